@@ -1,0 +1,1 @@
+//! `libhipflex.so`: keeps a HIP program inside its share of a GPU.

@@ -1,0 +1,1 @@
+//! What the amdkfd driver says: topology, memory per process.

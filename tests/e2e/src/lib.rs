@@ -1,0 +1,1 @@
+//! The end-to-end suites: real HIP runtimes on the emulated node.

@@ -1,0 +1,1 @@
+//! An AMD GPU, as the amdkfd driver shows it, in user space.

@@ -1,0 +1,2 @@
+//! The emulator as a program.
+fn main() {}
