@@ -1,0 +1,117 @@
+//! The ROCm runtimes that were fetched: which there are, and how a program runs on one.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::paths;
+
+/// The file in each runtime's folder that describes it. It is written last: a folder without it
+/// is an unfinished download.
+pub const DESCRIPTION: &str = "runtime.json";
+
+/// One ROCm runtime, unpacked with all the libraries it needs, its own libc included.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Runtime {
+    /// The version of HIP, such as `6.4.3`.
+    pub version: String,
+    /// The Debian suite it came from, such as `sid`.
+    pub suite: String,
+    /// The package and its full version, such as `libamdhip64-6 6.4.3-4`.
+    pub package: String,
+    /// The folder that it is unpacked in.
+    pub root: PathBuf,
+    /// The HIP library's file name, such as `libamdhip64.so.6`.
+    pub library: String,
+    /// The dynamic loader which belongs to this runtime's libc.
+    pub loader: PathBuf,
+    /// Folders with libraries, in the order in which they are searched.
+    pub library_dirs: Vec<PathBuf>,
+}
+
+impl Runtime {
+    /// The first number of the version: 5, 6, 7.
+    pub fn major(&self) -> u32 {
+        self.version
+            .split('.')
+            .next()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// Major and minor as one number, such as 604 for 6.4.3.
+    pub fn generation(&self) -> u32 {
+        let mut numbers = self
+            .version
+            .split('.')
+            .map(|n| n.parse::<u32>().unwrap_or(0));
+        numbers.next().unwrap_or(0) * 100 + numbers.next().unwrap_or(0)
+    }
+
+    /// The folders joined with `:`, as the dynamic loader wants them.
+    pub fn library_path(&self) -> String {
+        let dirs: Vec<_> = self
+            .library_dirs
+            .iter()
+            .map(|d| d.display().to_string())
+            .collect();
+        dirs.join(":")
+    }
+
+    /// A file of this runtime by its usual path, such as `usr/bin/rocminfo`, if it was fetched.
+    pub fn file(&self, path: &str) -> Option<PathBuf> {
+        Some(self.root.join(path)).filter(|p| p.exists())
+    }
+}
+
+/// All runtimes fetched so far, oldest first.
+///
+/// # Errors
+/// A description that cannot be read or understood.
+pub fn fetched() -> Result<Vec<Runtime>> {
+    let dir = paths::rocm();
+    let mut found = Vec::new();
+    let Ok(entries) = fs::read_dir(&dir) else {
+        return Ok(found);
+    };
+    for entry in entries {
+        let description = entry?.path().join(DESCRIPTION);
+        if !description.exists() {
+            continue;
+        }
+        let text = fs::read_to_string(&description)
+            .with_context(|| format!("cannot read {}", description.display()))?;
+        let runtime: Runtime = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} is damaged: remove its folder and fetch again",
+                description.display()
+            )
+        })?;
+        found.push(runtime);
+    }
+    found.sort_by_key(|r| (r.generation(), r.version.clone()));
+    Ok(found)
+}
+
+/// The fetched runtime whose version begins with `version`.
+///
+/// # Errors
+/// None does; the message names those that are there.
+pub fn find(version: &str) -> Result<Runtime> {
+    let all = fetched()?;
+    let known: Vec<_> = all.iter().map(|r| r.version.clone()).collect();
+    match all.into_iter().find(|r| r.version.starts_with(version)) {
+        Some(runtime) => Ok(runtime),
+        None => bail!(
+            "no ROCm runtime {version} has been fetched (there are: {}); \
+             `cargo xtask rocm {version}` fetches it",
+            if known.is_empty() {
+                "none".into()
+            } else {
+                known.join(", ")
+            }
+        ),
+    }
+}
