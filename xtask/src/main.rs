@@ -1,6 +1,12 @@
 //! What a developer of hipflex types: `cargo xtask demo`, `cargo xtask test`, ...
 
+mod cargo;
+mod check;
+mod demo;
+mod machine;
+mod node;
 mod rocm;
+mod test;
 
 use clap::{Parser, Subcommand};
 
@@ -13,6 +19,22 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Show the main job: a program under a limit, a second one, and the death of one
+    Demo {
+        /// The generation of HIP to show it with, on the emulated node
+        #[arg(long, value_name = "VERSION", default_value = "6.4")]
+        hip: String,
+    },
+    /// Run every test that this machine can run
+    Test {
+        /// Only the tests which this nextest filter expression selects
+        #[arg(short = 'E', long, value_name = "EXPRESSION")]
+        filter: Option<String>,
+    },
+    /// Check format, lints, documentation and licences
+    Check,
+    /// Run a command on the emulated node: a machine with AMD GPUs that do not exist
+    Node(node::Arguments),
     /// Fetch AMD's HIP runtimes from Debian's packages into target/rocm
     Rocm {
         /// A version such as 6.4.3, or the beginning of one, or `all`
@@ -23,6 +45,10 @@ enum Task {
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
+        Task::Demo { hip } => demo::demo(&hip),
+        Task::Test { filter } => test::test(filter.as_deref()),
+        Task::Check => check::check(),
+        Task::Node(arguments) => node::node(&arguments),
         Task::Rocm { version } => {
             let fetched = rocm::fetch(&version)?;
             for runtime in &fetched.runtimes {

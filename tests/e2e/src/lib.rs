@@ -1,8 +1,14 @@
 //! The end-to-end bench: real HIP runtimes on the emulated node (or on a real GPU).
 //!
 //! What the suites in `tests/` and `cargo xtask` share: where things lie ([`paths`]), which
-//! runtimes there are ([`runtime`]), and how the test programs are built for one ([`program`]).
+//! runtimes there are ([`runtime`]), how the test programs are built for one ([`program`]), and a
+//! node to run them in ([`bench`]) to talk to
+//! them ([`shell`]), and what the ledger says of them ([`status`]).
 
+pub mod bench;
+mod each;
 pub mod paths;
 pub mod program;
 pub mod runtime;
+pub mod shell;
+pub mod status;

@@ -70,7 +70,6 @@ pub fn build(name: &str, runtime: &Runtime, access: Access) -> Result<PathBuf> {
         .arg(&source)
         .arg(format!("-DHIP_LIBRARY=\"{}\"", runtime.library))
         .arg("-Wl,--allow-shlib-undefined,--disable-new-dtags")
-        .arg(format!("-Wl,--dynamic-linker={}", runtime.loader.display()))
         .arg(format!("-Wl,-rpath,{}", runtime.library_path()));
     for dir in &runtime.library_dirs {
         compiler.arg(format!("-L{}", dir.display()));
@@ -85,9 +84,12 @@ pub fn build(name: &str, runtime: &Runtime, access: Access) -> Result<PathBuf> {
             compiler.args(["-DHIP_DLOPEN", "-ldl"]);
         }
     }
-    compiler.arg("-Wl,--no-as-needed");
-    for library in opened_later(runtime)? {
-        compiler.arg(format!("-l:{library}"));
+    if let Some(loader) = &runtime.loader {
+        compiler.arg(format!("-Wl,--dynamic-linker={}", loader.display()));
+        compiler.arg("-Wl,--no-as-needed");
+        for library in opened_later(runtime, loader)? {
+            compiler.arg(format!("-l:{library}"));
+        }
     }
     let output = compiler
         .output()
@@ -106,7 +108,7 @@ pub fn build(name: &str, runtime: &Runtime, access: Access) -> Result<PathBuf> {
 
 /// ROCm 6 and 7 open libamd_comgr by name at run time, and libraries with a search path of their
 /// own do not look into the program's. So the program itself asks for all that will be opened.
-fn opened_later(runtime: &Runtime) -> Result<Vec<String>> {
+fn opened_later(runtime: &Runtime, loader: &Path) -> Result<Vec<String>> {
     let comgr = runtime.library_dirs.iter().find_map(|dir| {
         let mut names: Vec<_> = fs::read_dir(dir)
             .ok()?
@@ -120,11 +122,11 @@ fn opened_later(runtime: &Runtime) -> Result<Vec<String>> {
         names.pop().map(|name| dir.join(name))
     });
     let comgr = comgr.with_context(|| format!("{} has no libamd_comgr", runtime.root.display()))?;
-    let output = Command::new(&runtime.loader)
+    let output = Command::new(loader)
         .args(["--library-path", &runtime.library_path(), "--list"])
         .arg(&comgr)
         .output()
-        .with_context(|| format!("cannot run {}", runtime.loader.display()))?;
+        .with_context(|| format!("cannot run {}", loader.display()))?;
     if !output.status.success() {
         bail!(
             "cannot list what {} needs: {}",

@@ -12,6 +12,14 @@ use crate::paths;
 /// is an unfinished download.
 pub const DESCRIPTION: &str = "runtime.json";
 
+/// Where distributions and AMD's own packages install ROCm's libraries.
+const SYSTEM_DIRS: [&str; 4] = [
+    "/opt/rocm/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/lib",
+];
+
 /// One ROCm runtime, unpacked with all the libraries it needs, its own libc included.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Runtime {
@@ -25,13 +33,49 @@ pub struct Runtime {
     pub root: PathBuf,
     /// The HIP library's file name, such as `libamdhip64.so.6`.
     pub library: String,
-    /// The dynamic loader which belongs to this runtime's libc.
-    pub loader: PathBuf,
+    /// The dynamic loader which belongs to this runtime's libc; `None` for the runtime that is
+    /// installed on the machine itself.
+    pub loader: Option<PathBuf>,
     /// Folders with libraries, in the order in which they are searched.
     pub library_dirs: Vec<PathBuf>,
 }
 
 impl Runtime {
+    /// The runtime which is installed on this machine, for programs on a real GPU.
+    ///
+    /// # Errors
+    /// There is none; the message names the places that were looked at.
+    pub fn of_system() -> Result<Runtime> {
+        let dirs: Vec<PathBuf> = SYSTEM_DIRS
+            .iter()
+            .map(PathBuf::from)
+            .filter(|d| d.is_dir())
+            .collect();
+        for library in ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"] {
+            if let Some(dir) = dirs.iter().find(|d| d.join(library).exists()) {
+                let real = fs::canonicalize(dir.join(library))?;
+                let version = real
+                    .to_string_lossy()
+                    .rsplit(".so.")
+                    .next()
+                    .map(str::to_string);
+                return Ok(Runtime {
+                    version: version.unwrap_or_default(),
+                    suite: "system".into(),
+                    package: real.display().to_string(),
+                    root: PathBuf::from("/"),
+                    library: library.into(),
+                    loader: None,
+                    library_dirs: vec![dir.clone()],
+                });
+            }
+        }
+        bail!(
+            "no libamdhip64.so.5, .6 or .7 in {}: install ROCm's HIP runtime",
+            SYSTEM_DIRS.join(", ")
+        )
+    }
+
     /// The first number of the version: 5, 6, 7.
     pub fn major(&self) -> u32 {
         self.version

@@ -58,7 +58,7 @@ pub(super) fn describe(folder: &Path, suite: &str, package: &Package) -> Result<
         package: format!("{} {}", package.name, package.version),
         root: folder.to_path_buf(),
         library: soname,
-        loader,
+        loader: Some(loader),
         library_dirs,
     })
 }

@@ -1,0 +1,64 @@
+//! `cargo xtask check`: what needs no test to run. Format, lints, documentation, licences.
+
+mod licences;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo::{cargo, run};
+use crate::machine;
+
+/// Runs every check; the first that fails ends it.
+pub(crate) fn check() -> Result<()> {
+    step("format");
+    run(&["fmt", "--all", "--check"])?;
+    step("lints");
+    run(&[
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ])?;
+    step("documentation");
+    let status = cargo()
+        .args([
+            "doc",
+            "--quiet",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .status()
+        .context("cannot run cargo doc")?;
+    if !status.success() {
+        bail!("the documentation has warnings, see above");
+    }
+    step("licences");
+    licences::check()?;
+    step("advisories");
+    advisories()
+}
+
+fn step(what: &str) {
+    println!("== {what}");
+}
+
+/// Known vulnerabilities, by cargo-audit and the database that it has. The database is not
+/// fetched: a build must not depend on that.
+fn advisories() -> Result<()> {
+    let database = std::env::home_dir()
+        .unwrap_or_default()
+        .join(".cargo/advisory-db");
+    if !machine::is_on_path("cargo-audit") || !database.is_dir() {
+        println!(
+            "SKIPPED advisories: needs cargo-audit and its database in {} (`cargo install \
+             cargo-audit`, then `cargo audit` once, online)",
+            database.display()
+        );
+        return Ok(());
+    }
+    run(&["audit", "--no-fetch", "--deny", "warnings"])
+}
