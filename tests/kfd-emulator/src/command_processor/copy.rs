@@ -5,7 +5,7 @@ use super::memory::{Fault, GpuMemory, offset};
 /// The longest transfer: more than the VRAM of any card. A packet that asks for more is broken.
 const MOST_BYTES: u64 = 512 << 30;
 /// The most rows of a rectangle, so that one packet of empty strides cannot hold up the other queues for long.
-const MOST_ROWS: u64 = 1 << 26;
+const MOST_ROWS: u64 = 1 << 24;
 /// Memory is moved in pieces of this size.
 const PIECE: u64 = 1 << 20;
 
@@ -33,11 +33,25 @@ pub(super) fn linear(
         return Err(TransferError::TooLong);
     }
     let mut buffer = vec![0; PIECE.min(bytes) as usize];
-    pieces(bytes, |at, length| {
-        let piece = &mut buffer[..length];
-        memory.read(offset(source, at)?, piece)?;
-        memory.write(offset(destination, at)?, piece)
-    })?;
+    Ok(through(&mut buffer, memory, source, destination, bytes)?)
+}
+
+/// Copies `bytes` in pieces of a buffer, which is not empty unless `bytes` is 0.
+fn through(
+    buffer: &mut [u8],
+    memory: &dyn GpuMemory,
+    source: u64,
+    destination: u64,
+    bytes: u64,
+) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < bytes {
+        let length = (buffer.len() as u64).min(bytes - done);
+        let piece = &mut buffer[..length as usize];
+        memory.read(offset(source, done)?, piece)?;
+        memory.write(offset(destination, done)?, piece)?;
+        done += length;
+    }
     Ok(())
 }
 
@@ -127,9 +141,10 @@ pub(super) fn rectangle(
     if extent.row_bytes == 0 {
         return Ok(());
     }
+    let mut buffer = vec![0; PIECE.min(extent.row_bytes) as usize];
     extent.positions().try_for_each(|(row, slice)| {
         let (from, to) = (source.row(row, slice)?, destination.row(row, slice)?);
-        linear(memory, from, to, extent.row_bytes)
+        Ok(through(&mut buffer, memory, from, to, extent.row_bytes)?)
     })
 }
 
@@ -151,14 +166,6 @@ pub(super) fn fill_rectangle(
             extent.row_bytes,
             pattern,
         )
-    })
-}
-
-/// Calls `each` with the offset and length of pieces of [`PIECE`] bytes.
-fn pieces(bytes: u64, mut each: impl FnMut(u64, usize) -> Result<(), Fault>) -> Result<(), Fault> {
-    (0..bytes.div_ceil(PIECE)).try_for_each(|piece| {
-        let at = piece * PIECE;
-        each(at, PIECE.min(bytes - at) as usize)
     })
 }
 

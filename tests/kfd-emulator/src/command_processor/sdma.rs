@@ -37,7 +37,7 @@ pub(super) fn run(
     now_ticks: &dyn Fn() -> u64,
     pass: &mut Pass,
 ) {
-    if ring.bytes < WORD || ring.bytes % WORD != 0 {
+    if ring.bytes < WORD || !ring.bytes.is_multiple_of(WORD) {
         return pass.note(format_args!(
             "SDMA ring of {} bytes holds no packet",
             ring.bytes
