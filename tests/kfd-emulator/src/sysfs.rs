@@ -240,4 +240,4 @@ impl Tree {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

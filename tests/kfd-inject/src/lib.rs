@@ -1,1 +1,1 @@
-//! stub
+//! Opens dma-bufs for programs in an emulated node, without seccomp.

@@ -1,41 +1,38 @@
 //! The part of a GPU that reads queues: enough of it that copies, fills and synchronisation of the ROCm
 //! runtimes work on real memory.
 //!
-//! Everything here is computed from [`GpuMemory`]; rings, packets and kernel arguments are the client's and are
-//! not trusted: a bad address ends the packet with a note, lengths are bounded, and one [`service`] call takes a
-//! bounded number of packets.
+//! Everything here is computed from [`GpuMemory`]. Rings, packets and kernel arguments are the client's and are
+//! not trusted: an address without memory ends the packet with a note, lengths are bounded, and one call of
+//! [`service`] takes a bounded number of packets.
+//!
+//! What runs: the AQL packets of the HSA specification with AMD's barrier-value packet ([`aql`]), SDMA packets
+//! ([`sdma`]), the blit kernels of ROCclr ([`blit_rocclr`]) and of ROCr ([`blit_rocr`]). Any other kernel completes
+//! without effect.
 
+mod aql;
+mod blit_rocclr;
+mod blit_rocr;
 pub mod code_object;
+mod copy;
+mod memory;
+mod sdma;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod random_tests;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use code_object::Kernel;
+pub use code_object::{Argument, Kernel};
+pub use memory::{Fault, GpuMemory};
 
-/// The memory of one process as its GPU queues see it.
-pub trait GpuMemory {
-    /// Fills `buf` from `va`.
-    ///
-    /// # Errors
-    /// A part of the range is not mapped.
-    fn read(&self, va: u64, buf: &mut [u8]) -> Result<(), Fault>;
+/// Packets that one call of [`service`] takes before it lets others have their turn.
+const PACKETS_PER_PASS: usize = 1024;
 
-    /// Writes `buf` at `va`.
-    ///
-    /// # Errors
-    /// A part of the range is not mapped.
-    fn write(&self, va: u64, buf: &[u8]) -> Result<(), Fault>;
-}
-
-/// An access to an address at which there is no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no memory at {va:#x}")]
-pub struct Fault {
-    /// The address.
-    pub va: u64,
-}
-
-/// Finds kernels by their kernel object; the implementor caches what [`code_object::find`] found.
+/// Finds kernels by their kernel object. The implementor caches what [`code_object::find`] found, and that it
+/// found nothing: a look-up reads megabytes.
 pub trait KernelNames {
     /// The kernel, or `None` if the kernel object is not part of a code object.
     fn kernel(&self, kernel_object: u64) -> Option<Arc<Kernel>>;
@@ -44,7 +41,7 @@ pub trait KernelNames {
 /// What a queue takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
-    /// PM4 packets.
+    /// PM4 packets, which are not executed here.
     Compute,
     /// SDMA packets, on an engine for PCIe.
     Sdma,
@@ -74,8 +71,9 @@ impl QueueKind {
     pub fn driver_type(self) -> u32 {
         match self {
             QueueKind::Compute | QueueKind::Aql => 0,
-            QueueKind::Sdma | QueueKind::SdmaByEngine => 1,
+            QueueKind::Sdma => 1,
             QueueKind::SdmaXgmi => 4,
+            QueueKind::SdmaByEngine => 5,
         }
     }
 }
@@ -100,12 +98,12 @@ pub struct Ring {
 pub struct Pass {
     /// Whether packets were consumed.
     pub progressed: bool,
-    /// Whether nothing is left before the doorbell, so that only a new doorbell value needs another pass.
-    /// Not idle: a packet waits for memory to change, or the pass ended because it was long.
+    /// Whether only a new doorbell value needs another pass. Not idle: a packet waits for memory to change,
+    /// or there is more than one pass takes.
     pub idle: bool,
     /// Events to signal, in order.
     pub events: Vec<u32>,
-    /// What was done, for the trace.
+    /// What was done and what went wrong, for the trace.
     pub notes: Vec<String>,
 }
 
@@ -113,12 +111,19 @@ impl Pass {
     fn note(&mut self, note: impl fmt::Display) {
         self.notes.push(note.to_string());
     }
+
+    /// Notes a fault where the packet goes on without the access.
+    fn note_fault<T>(&mut self, what: &str, result: Result<T, Fault>) -> Option<T> {
+        result
+            .map_err(|fault| self.note(format_args!("{what}: {fault}")))
+            .ok()
+    }
 }
 
 /// Takes packets of a ring up to its doorbell.
 ///
 /// `doorbell` is the value that the client wrote: the last packet's number for AQL, the write pointer in bytes for
-/// SDMA, all ones as long as nothing was written. `now_ticks` is the GPU clock.
+/// SDMA, all ones as long as nothing was written. `now_ticks` is the GPU clock, for the timestamps of signals.
 pub fn service(
     memory: &dyn GpuMemory,
     kernels: &dyn KernelNames,
@@ -126,9 +131,22 @@ pub fn service(
     doorbell: u64,
     now_ticks: &dyn Fn() -> u64,
 ) -> Pass {
-    let _ = (memory, kernels, ring, doorbell, now_ticks);
-    Pass {
+    const NOTHING_WRITTEN: u64 = u64::MAX;
+    let mut pass = Pass {
         idle: true,
         ..Pass::default()
+    };
+    if doorbell == NOTHING_WRITTEN {
+        return pass;
     }
+    let before = ring.consumed;
+    match ring.kind {
+        QueueKind::Aql => aql::run(memory, kernels, ring, doorbell, now_ticks, &mut pass),
+        QueueKind::Sdma | QueueKind::SdmaXgmi | QueueKind::SdmaByEngine => {
+            sdma::run(memory, ring, doorbell, now_ticks, &mut pass);
+        }
+        QueueKind::Compute => pass.note("PM4 queues are not executed"),
+    }
+    pass.progressed = ring.consumed != before;
+    pass
 }

@@ -87,8 +87,8 @@ impl Backing for MemoryFile {
             libc::fallocate(self.file.as_raw_fd(), mode, offset as i64, length as i64)
         };
         if result != 0 {
-            tracing::warn!(
-                "freed memory at {offset:#x} was not given back to the host: {}",
+            eprintln!(
+                "kfd-emulator: freed memory at {offset:#x} was not given back to the host: {}",
                 io::Error::last_os_error()
             );
         }
@@ -96,7 +96,7 @@ impl Backing for MemoryFile {
 
     fn set_doorbell(&self, offset: u64, value: u64) {
         if let Err(error) = self.write(offset, &value.to_ne_bytes()) {
-            tracing::warn!("the doorbell at {offset:#x} could not be reset: {error}");
+            eprintln!("kfd-emulator: the doorbell at {offset:#x} could not be reset: {error}");
         }
     }
 }

@@ -6,7 +6,6 @@
 //! with the number of the block in the place of the descriptor; the library opens it.
 
 use std::collections::BTreeSet;
-use std::mem::offset_of;
 
 use nix::errno::Errno;
 
@@ -18,9 +17,6 @@ use crate::state::page_table::Place;
 use crate::state::{BlockId, Buffer};
 
 use super::Call;
-
-/// Where SMI_EVENTS returns the descriptor.
-pub const SMI_EVENTS_FD_OFFSET: usize = offset_of!(SmiEvents, fd);
 
 /// The last words of an IPC share handle: it must have come from IPC_EXPORT_HANDLE.
 const SHARE_MARK: [u32; 2] = [0x6b66_6465, 0x6d75_0001];

@@ -9,7 +9,7 @@ mod svm;
 
 use nix::errno::Errno;
 
-pub use dmabuf::SMI_EVENTS_FD_OFFSET;
+pub use info::gpu_ticks;
 
 use crate::abi::kfd::number;
 use crate::state::{Driver, Process, ProcessKey};
