@@ -50,7 +50,7 @@ fn likely_aql(random: &[u64]) -> [u64; 8] {
     packet[0] = [2, 2, 2, 3, 5, 2 << 16, packet[0]][random[0] as usize % 7];
     if packet[0] == 2 {
         packet[4] = random[4] % 20;
-        packet[5] = BASE + (random[5] % BYTES as u64 & !7);
+        packet[5] = BASE + random[5] % (BYTES as u64 / 8) * 8;
     }
     packet
 }
