@@ -5,9 +5,8 @@
 //! not trusted: an address without memory ends the packet with a note, lengths are bounded, and one call of
 //! [`service`] takes a bounded number of packets.
 //!
-//! What runs: the AQL packets of the HSA specification with AMD's barrier-value packet ([`aql`]), SDMA packets
-//! ([`sdma`]), the blit kernels of ROCclr ([`blit_rocclr`]) and of ROCr ([`blit_rocr`]). Any other kernel completes
-//! without effect.
+//! What runs: the AQL packets of the HSA specification with AMD's barrier-value packet, SDMA packets, the blit
+//! kernels of ROCclr and of ROCr. Any other kernel completes without effect.
 
 mod aql;
 mod blit_rocclr;
@@ -66,7 +65,7 @@ impl QueueKind {
         })
     }
 
-    /// The driver's own number (`enum kfd_queue_type` in Linux's kfd_priv.h), which sysfs shows:
+    /// The driver's own number (`enum kfd_queue_type` in kfd_priv.h of Linux 6.12), which sysfs shows:
     /// AQL is a compute queue there.
     pub fn driver_type(self) -> u32 {
         match self {

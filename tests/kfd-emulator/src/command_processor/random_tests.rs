@@ -40,6 +40,37 @@ fn memory(words: &[u64]) -> Memory {
     Memory::new().with(BASE, &bytes)
 }
 
+/// An AQL packet that is mostly a dispatch of a kernel that is executed, with its arguments in memory.
+fn likely_aql(random: &[u64]) -> [u64; 8] {
+    let mut packet = [0; 8];
+    for (word, random) in packet.iter_mut().zip(random) {
+        *word = likely_word(*random);
+    }
+    // header: dispatch, barriers, barrier-value, or anything
+    packet[0] = [2, 2, 2, 3, 5, 2 << 16, packet[0]][random[0] as usize % 7];
+    if packet[0] == 2 {
+        packet[4] = random[4] % 20;
+        packet[5] = BASE + random[5] % (BYTES as u64 / 8) * 8;
+    }
+    packet
+}
+
+/// The words of an SDMA packet that is known, its fields mostly addresses in memory or zero.
+fn likely_sdma(random: &[u64]) -> Vec<u32> {
+    const KNOWN: [u32; 11] = [0, 1, 0x401, 2, 5, 6, 8, 10, 11, 13, 17];
+    let header = KNOWN[random[0] as usize % KNOWN.len()] | (random[0] >> 32) as u32 & 0xfe00_0000;
+    let field = |random: u64| match random % 8 {
+        0..3 => (BASE + (random >> 3) % BYTES as u64) as u32,
+        3..6 => 0,
+        6 => (random >> 3) as u32 & 0xff,
+        _ => (random >> 32) as u32,
+    };
+    [header]
+        .into_iter()
+        .chain(random[1..13].iter().copied().map(field))
+        .collect()
+}
+
 /// A kernel by every name that is executed, each with the arguments of all of them.
 fn kernels() -> Kernels {
     let names = [
@@ -105,6 +136,48 @@ proptest! {
             // Nothing but the position is the engine's to change.
             prop_assert_eq!(Ring { consumed: before.consumed, ..ring.clone() }, before);
         }
+    }
+
+    #[test]
+    fn likely_packets_never_panic_and_always_end(
+        random in proptest::collection::vec(any::<u64>(), BYTES / 8),
+        is_aql: bool,
+        wrapped in 0u64..3,
+    ) {
+        const PACKETS: usize = 16;
+        let mut words: Vec<u64> = random.iter().copied().map(likely_word).collect();
+        let (kind, doorbell) = if is_aql {
+            let (places, _) = words.as_chunks_mut::<8>();
+            for (place, random) in places.iter_mut().zip(random.chunks_exact(8)).take(PACKETS) {
+                *place = likely_aql(random);
+            }
+            (QueueKind::Aql, PACKETS as u64 - 1)
+        } else {
+            let packets: Vec<u32> =
+                random.chunks_exact(13).take(PACKETS).flat_map(likely_sdma).collect();
+            for (word, pair) in words.iter_mut().zip(packets.chunks_exact(2)) {
+                *word = u64::from(pair[0]) | u64::from(pair[1]) << 32;
+            }
+            (QueueKind::Sdma, packets.len() as u64 * 4)
+        };
+        let (memory, kernels) = (memory(&words), kernels());
+        let bytes = PACKETS as u64 * 64;
+        let unit = if is_aql { PACKETS as u64 } else { bytes };
+        let consumed = wrapped * unit;
+        let mut ring = Ring { kind, base: BASE, bytes, read_pointer_va: BASE, consumed };
+        for _ in 0..3 {
+            service(&memory, &kernels, &mut ring, consumed + doorbell, &|| 1);
+        }
+        prop_assert!(ring.consumed <= consumed + unit);
+    }
+
+    #[test]
+    fn a_likely_blit_never_panics(random in proptest::collection::vec(any::<u64>(), 64), which in 0u64..8) {
+        let kernels = kernels();
+        let words: Vec<u64> = random.iter().copied().map(likely_word).collect();
+        let kernel = super::KernelNames::kernel(&kernels, which);
+        let said = kernel.map(|kernel| super::blit_rocclr::run(&memory(&words), &kernel, BASE));
+        prop_assert!(said.is_some_and(|said| said.starts_with("__amd_rocclr_")));
     }
 
     #[test]

@@ -1,0 +1,117 @@
+use super::*;
+
+#[test]
+fn every_data_file_is_valid_and_named_after_its_profile() {
+    for (file, text) in FILES {
+        let profile = Profile::parse(text).unwrap_or_else(|e| panic!("{file}: {e}"));
+        assert_eq!(format!("{}.toml", profile.name), file);
+    }
+}
+
+#[test]
+fn found_by_name_and_by_gfx_name_in_any_case() {
+    for (name, gfx) in [
+        ("mi100", "gfx908"),
+        ("mi210", "gfx90a"),
+        ("mi300x", "gfx942"),
+        ("rx7900xtx", "gfx1100"),
+    ] {
+        let profile = Profile::by_name(name).unwrap();
+        assert_eq!(profile.gfx_name(), gfx);
+        assert_eq!(Profile::by_name(gfx).unwrap(), profile);
+        assert_eq!(Profile::by_name(&name.to_uppercase()).unwrap(), profile);
+    }
+}
+
+#[test]
+fn an_unknown_name_is_answered_with_what_exists() {
+    let message = Profile::by_name("voodoo2").unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "no GPU profile \"voodoo2\"; choose one of mi100 (gfx908), mi210 (gfx90a), mi300x (gfx942), rx7900xtx (gfx1100)"
+    );
+}
+
+#[test]
+fn damaged_data_is_told_with_the_reason() {
+    let good = include_str!("../../profiles/mi300x.toml");
+    for (from, to, reason) in [
+        ("cu_count = 304", "cu_count = 0", "cu_count is 0"),
+        (
+            "cu_count = 304",
+            "cu_count = 3040",
+            "shader arrays hold 320",
+        ),
+        ("cu_count = 304", "cu_count = 303", "leaves a remainder"),
+        ("wavefront_size = 64", "wavefront_size = 48", "not 32 or 64"),
+        (
+            "vram_type = \"hbm\"",
+            "vram_type = \"core\"",
+            "unknown variant",
+        ),
+        ("xgmi = true", "xmgi = true", "unknown field"),
+        ("0x22, ", "0x0c, ", "names a bus twice"),
+        ("level = 3", "level = 4", "cache levels"),
+        (
+            "vram_bytes = 206_141_652_992",
+            "vram_bytes = 4096",
+            "vram_bytes is 4096",
+        ),
+        (
+            "gfx_target_version = 90402",
+            "gfx_target_version = 402",
+            "no gfx name",
+        ),
+    ] {
+        assert!(good.contains(from), "{from}");
+        let error = Profile::parse(&good.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(reason), "{to}: {error}");
+    }
+}
+
+#[test]
+fn eight_gpus_differ_in_every_identity() {
+    for profile in Profile::all().unwrap() {
+        let gpus = gpus(profile, 8, None).unwrap();
+        let distinct = |of: fn(&Gpu) -> u64| gpus.iter().map(of).collect::<BTreeSet<_>>().len();
+        assert_eq!(distinct(|g| g.gpu_id.into()), 8);
+        assert_eq!(distinct(|g| g.render_minor.into()), 8);
+        assert_eq!(distinct(|g| g.bdf.location_id().into()), 8);
+        assert_eq!(distinct(|g| g.unique_id), 8);
+        assert!(gpus.iter().all(|g| g.vram_bytes == profile.vram_bytes));
+    }
+}
+
+#[test]
+fn gpus_are_bounded_in_number_and_vram() {
+    let mi300x = Profile::by_name("mi300x").unwrap();
+    assert_eq!(gpus(mi300x, 0, None).unwrap(), []);
+    assert_eq!(
+        gpus(mi300x, 2, Some(8 << 30)).unwrap()[1].vram_bytes,
+        8 << 30
+    );
+    assert_eq!(
+        gpus(mi300x, 1, Some((8 << 30) + 5)).unwrap()[0].vram_bytes,
+        8 << 30
+    );
+    let too_many = gpus(mi300x, 9, None).unwrap_err().to_string();
+    assert_eq!(
+        too_many,
+        "9 GPUs were asked for, but a node of mi300x holds at most 8"
+    );
+    let too_little = gpus(mi300x, 1, Some(1)).unwrap_err().to_string();
+    assert!(too_little.contains("between 64 MiB and"), "{too_little}");
+    assert!(gpus(mi300x, 1, Some(u64::MAX)).is_err());
+}
+
+#[test]
+fn an_address_prints_as_sysfs_does() {
+    let bdf = PciAddress {
+        domain: 0,
+        bus: 0xc3,
+        device: 0x1f,
+        function: 7,
+    };
+    assert_eq!(bdf.to_string(), "0000:c3:1f.7");
+    assert_eq!(bdf.location_id(), 0xc3ff);
+}
