@@ -13,7 +13,12 @@ use crate::exit;
 /// hipErrorOutOfMemory beyond that. Programs in the same budget share one limit.
 /// `hipflex status` shows every budget and who holds what.
 #[derive(Debug, Parser)]
-#[command(name = "hipflex", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "hipflex",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 #[command(disable_help_subcommand = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -22,15 +27,29 @@ pub(crate) struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  hipflex run --memory 4GiB -- python3 train.py    a GPU of 4 GiB for this program
-  hipflex status                                   who holds how much, in which budget
+  hipflex run --memory 4GiB -- python3 train.py
+  hipflex status
 Each command explains itself: hipflex run --help";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start a program that can use only so much GPU memory
+    ///
+    /// Everything is checked first: the limit, the library, the GPUs, the account of the budget and
+    /// the program itself. If something is wrong, one line says what, and nothing is started. Then
+    /// hipflex replaces itself with the program, which keeps its process ID, its exit code and its
+    /// signals.
+    ///
+    /// Children of the program are in the same budget: all of them together stay inside the limit.
     Run(RunArgs),
     /// Show every budget: its limit, what is booked, and by which process
+    ///
+    /// You see your own budgets and those shared by all users; root sees those of everyone. What dead
+    /// processes had booked is returned first, and budgets that nobody uses any more are removed.
+    ///
+    /// Booked is what the programs allocated; pending are allocations under way; overhead is what the
+    /// driver holds for the programs besides. All three together are charged, and free is what is left
+    /// of the limit. What is not known is shown as –.
     Status(StatusArgs),
     /// Tell by the exit code whether a library was preloaded into this very process.
     #[command(hide = true, name = PRELOAD_PROBE)]
@@ -40,20 +59,14 @@ pub(crate) enum Command {
 /// The hidden command by which `run` checks that its library can be preloaded.
 pub(crate) const PRELOAD_PROBE: &str = "__preload-probe";
 
-/// Start a program that can use only so much GPU memory.
-///
-/// Everything is checked first: the limit, the library, the GPUs, the account of the budget and the
-/// program itself. If something is wrong, one line says what, and nothing is started. Then hipflex
-/// replaces itself with the program, which keeps its process ID, its exit code and its signals.
-///
-/// Children of the program are in the same budget: all of them together stay inside the limit.
+/// The arguments of `hipflex run`.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, after_long_help = format!("{RUN_EXAMPLES}\n\n{}", exit::RUN_HELP))]
 pub(crate) struct RunArgs {
     /// How much GPU memory the budget may hold [default: $FH_MEMORY_LIMIT]
     ///
     /// A size per GPU (4GiB, 512MiB, 1.5GiB; 4Gi and 4GB work too), a share of each board (50%), or
-    /// sizes by PCI address (0000:03:00.0=8GiB,*=4GiB). `unlimited` books everything and refuses
+    /// sizes by PCI address (0000:03:00.0=8GiB,*=4GiB). "unlimited" books everything and refuses
     /// nothing.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<OsString>,
@@ -80,10 +93,14 @@ pub(crate) struct RunArgs {
 
 const RUN_EXAMPLES: &str = "\
 Examples:
+  # a GPU of 4 GiB
   hipflex run --memory 4GiB -- python3 train.py
-  hipflex run --memory 50% --budget team -- ./infer     half of each board, shared by name
-  hipflex run --memory 0000:03:00.0=8GiB,*=4GiB -- ./app
-  hipflex run --memory unlimited -- ./app               only watch: see hipflex status";
+  # half of each board, shared with others by the name of the budget
+  hipflex run --memory 50% --budget team -- ./infer
+  # by PCI address
+  hipflex run --memory '0000:03:00.0=8GiB,*=4GiB' -- ./app
+  # only watch: everything is booked, nothing is refused
+  hipflex run --memory unlimited -- ./app";
 
 /// `--fail-mode` and `FH_FAIL_MODE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -104,13 +121,7 @@ impl FailMode {
     }
 }
 
-/// Show every budget: its limit, what is booked, and by which process.
-///
-/// You see your own budgets and those shared by all users; root sees those of everyone. What dead
-/// processes had booked is returned first, and budgets that nobody uses any more are removed.
-///
-/// Booked is what the programs allocated; overhead is what the driver holds for them besides; charged
-/// is both, and allocations still under way; free is what is left of the limit. Unknown is shown as –.
+/// The arguments of `hipflex status`.
 #[derive(Debug, Args)]
 #[command(after_help = STATUS_EXAMPLES, after_long_help = format!("{STATUS_EXAMPLES}\n\n{}", exit::STATUS_HELP))]
 pub(crate) struct StatusArgs {
@@ -127,8 +138,10 @@ const STATUS_EXAMPLES: &str = "\
 Examples:
   hipflex status
   hipflex status --budget team
-  sudo hipflex status                the budgets of all users
-  hipflex status --json | jq '.budgets[].gpus[].booked_bytes'";
+  # the budgets of all users
+  sudo hipflex status
+  # for a script
+  hipflex status --json | jq '.budgets[].name'";
 
 #[cfg(test)]
 mod tests {
@@ -139,9 +152,17 @@ mod tests {
         let mut command = Cli::command().term_width(80);
         command.build();
         for name in path {
-            command = command.find_subcommand(name).unwrap().clone().term_width(80);
+            command = command
+                .find_subcommand(name)
+                .unwrap()
+                .clone()
+                .term_width(80);
         }
-        if long { command.render_long_help().to_string() } else { command.render_help().to_string() }
+        if long {
+            command.render_long_help().to_string()
+        } else {
+            command.render_help().to_string()
+        }
     }
 
     #[test]
@@ -167,8 +188,10 @@ mod tests {
 
     #[test]
     fn options_after_the_program_are_the_programs() {
-        for args in [&["--memory", "1GiB", "--", "app", "--memory", "x", "--", "-h"][..],
-            &["--memory", "1GiB", "app", "--memory", "x", "--", "-h"]] {
+        for args in [
+            &["--memory", "1GiB", "--", "app", "--memory", "x", "--", "-h"][..],
+            &["--memory", "1GiB", "app", "--memory", "x", "--", "-h"],
+        ] {
             let run = run(args).unwrap();
             assert_eq!(run.command, ["app", "--memory", "x", "--", "-h"]);
             assert_eq!(run.memory.unwrap(), "1GiB");
@@ -177,13 +200,21 @@ mod tests {
 
     #[test]
     fn a_misspelled_option_is_not_taken_for_the_program() {
-        let error = run(&["--memroy", "1GiB", "--", "app"]).unwrap_err().to_string();
+        let error = run(&["--memroy", "1GiB", "--", "app"])
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--memroy"), "{error}");
     }
 
     #[test]
     fn a_negative_size_is_a_value_and_not_an_option() {
-        assert_eq!(run(&["--memory", "-1", "--", "app"]).unwrap().memory.unwrap(), "-1");
+        assert_eq!(
+            run(&["--memory", "-1", "--", "app"])
+                .unwrap()
+                .memory
+                .unwrap(),
+            "-1"
+        );
     }
 
     #[test]

@@ -44,19 +44,27 @@ impl Environment {
 
     /// The variables as name and value.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
-        self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
     /// Where the driver's files are looked for.
     pub(crate) fn root(&self) -> Root {
-        self.get(SYSFS_ROOT).map_or_else(Root::system, |root| Root::at(PathBuf::from(root)))
+        self.get(SYSFS_ROOT)
+            .map_or_else(Root::system, |root| Root::at(PathBuf::from(root)))
     }
 }
 
 #[cfg(test)]
 impl<const N: usize> From<[(&str, &str); N]> for Environment {
     fn from(variables: [(&str, &str); N]) -> Self {
-        Self(variables.iter().map(|(name, value)| (name.into(), value.into())).collect())
+        Self(
+            variables
+                .iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+        )
     }
 }
 

@@ -19,14 +19,25 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failed check: nothing was started, exit code 2.
     pub(crate) fn refused(problem: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { exit: Exit::Refused, problem: problem.into(), remedy: remedy.into() }
+        Self {
+            exit: Exit::Refused,
+            problem: problem.into(),
+            remedy: remedy.into(),
+        }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A path or a variable may hold anything; the message stays one line.
-        let (problem, remedy) = (text::printable(&self.problem), text::printable(&self.remedy));
-        if remedy.is_empty() { f.write_str(&problem) } else { write!(f, "{problem}; {remedy}") }
+        let (problem, remedy) = (
+            text::printable(&self.problem),
+            text::printable(&self.remedy),
+        );
+        if remedy.is_empty() {
+            f.write_str(&problem)
+        } else {
+            write!(f, "{problem}; {remedy}")
+        }
     }
 }

@@ -13,7 +13,10 @@ pub(crate) fn message(text: &str) {
 /// Writes a result to standard output. A reader that has gone away (`| head`) is no failure.
 pub(crate) fn result(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }

@@ -23,7 +23,9 @@ pub(crate) fn fresh(program: &Path, place: &Place) -> Result<BudgetName, Failure
     let prefix = prefix(program.file_name().unwrap_or_default());
     let pid = process::id();
     // A PID alone comes again, and in another PID namespace it is in use at the same time.
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let time = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let mut salt = time.as_nanos() as u32;
     loop {
         let name = BudgetName::new(&format!("{prefix}-{pid}-{salt:08x}"))
@@ -38,7 +40,13 @@ pub(crate) fn fresh(program: &Path, place: &Place) -> Result<BudgetName, Failure
 /// The program's name in the letters that a budget's name may have.
 fn prefix(program: &OsStr) -> String {
     let name = program.to_string_lossy();
-    let letters = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' });
+    let letters = name.chars().map(|c| {
+        if c.is_ascii_alphanumeric() || c == '_' {
+            c
+        } else {
+            '-'
+        }
+    });
     let prefix: String = letters.take(LONGEST_PREFIX).collect();
     match prefix.trim_matches('-') {
         "" => String::from("run"),
@@ -71,7 +79,8 @@ pub(crate) fn try_joining(
         comm: b"hipflex run".to_vec(),
         library_version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let joined = Member::join(place, budget, gpus, &identity).map_err(|error| failed(budget, &error))?;
+    let joined =
+        Member::join(place, budget, gpus, &identity).map_err(|error| failed(budget, &error))?;
     // Nothing was booked, so nothing can keep the slot; and if the slot stayed, it would be reaped.
     joined.member.leave().ok();
     if let Ok(ledger) = Ledger::open(&place.ledger_path(budget)) {
@@ -82,7 +91,10 @@ pub(crate) fn try_joining(
 }
 
 fn failed(budget: &BudgetName, error: &JoinError) -> Failure {
-    Failure::refused(format!("cannot use the account of budget {budget}: {error}"), "")
+    Failure::refused(
+        format!("cannot use the account of budget {budget}: {error}"),
+        "",
+    )
 }
 
 #[cfg(test)]
@@ -90,8 +102,11 @@ mod tests {
     use super::*;
     use hipflex_ledger::{GpuKey, Limit};
 
-    const GPU: [GpuSpec; 1] =
-        [GpuSpec { key: GpuKey(0x300), limit: Limit::Bytes(1 << 30), board_bytes: 0 }];
+    const GPU: [GpuSpec; 1] = [GpuSpec {
+        key: GpuKey(0x300),
+        limit: Limit::Bytes(1 << 30),
+        board_bytes: 0,
+    }];
 
     fn place() -> (tempfile::TempDir, Place) {
         let directory = tempfile::tempdir().unwrap();
@@ -118,13 +133,20 @@ mod tests {
     #[test]
     fn fresh_names_differ() {
         let (_directory, place) = place();
-        let names: Vec<_> = (0..20).map(|_| fresh(Path::new("app"), &place).unwrap()).collect();
+        let names: Vec<_> = (0..20)
+            .map(|_| fresh(Path::new("app"), &place).unwrap())
+            .collect();
         // Those of one nanosecond would be the same only as long as no ledger has been made.
         for name in &names {
-            let joined = Member::join(&place, name, &GPU, &Identity {
-                comm: Vec::new(),
-                library_version: String::new(),
-            });
+            let joined = Member::join(
+                &place,
+                name,
+                &GPU,
+                &Identity {
+                    comm: Vec::new(),
+                    library_version: String::new(),
+                },
+            );
             drop(joined);
             assert_ne!(fresh(Path::new("app"), &place).unwrap(), *name);
         }
@@ -134,7 +156,10 @@ mod tests {
     fn trying_leaves_nothing_behind() {
         let (_directory, place) = place();
         let budget = BudgetName::new("team").unwrap();
-        assert_eq!(try_joining(&place, &budget, &GPU).unwrap(), Vec::<String>::new());
+        assert_eq!(
+            try_joining(&place, &budget, &GPU).unwrap(),
+            Vec::<String>::new()
+        );
         assert!(!place.ledger_path(&budget).exists());
     }
 
@@ -150,6 +175,9 @@ mod tests {
     #[test]
     fn a_name_that_is_none_is_told() {
         let message = named(OsStr::new("../x")).unwrap_err().to_string();
-        assert!(message.starts_with("--budget: ") && message.contains("../x"), "{message}");
+        assert!(
+            message.starts_with("--budget: ") && message.contains("../x"),
+            "{message}"
+        );
     }
 }

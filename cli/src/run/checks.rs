@@ -43,7 +43,7 @@ pub(crate) fn prepare(
     let program = command::find(&name, &environment)?;
 
     let topology = tolerate(mode, gpus::check(&environment.root()), &mut warnings)?;
-    let place = Place::from_env();
+    let place = place()?;
     budget::remove_stale(&place);
     let budget = match named {
         Some(name) => name,
@@ -54,7 +54,8 @@ pub(crate) fn prepare(
         warnings.extend(limit::above_the_board(&specs));
         warnings.extend(missing_render_nodes(topology));
         let joining = budget::try_joining(&place, &budget, &specs);
-        warnings.extend(tolerate(mode, joining, &mut warnings)?.unwrap_or_default());
+        let notices = tolerate(mode, joining, &mut warnings)?;
+        warnings.extend(notices.unwrap_or_default());
     }
     warnings.extend(inherited(&args, &environment));
     if let Some(obstacle) = command::preload_obstacle(&program, &environment) {
@@ -66,7 +67,27 @@ pub(crate) fn prepare(
     environment.set(FAIL_MODE, mode.name());
     preload::set(&library, &mut environment);
     preload::try_loading(&library, &environment)?;
-    Ok(Prepared { program, command: args.command, environment, warnings })
+    Ok(Prepared {
+        program,
+        command: args.command,
+        environment,
+        warnings,
+    })
+}
+
+/// Where the ledgers lie. The program may change its directory, so the path must be absolute.
+fn place() -> Result<Place, Failure> {
+    let place = Place::from_env();
+    if place.root().is_relative() {
+        return Err(Failure::refused(
+            format!(
+                "FH_SHM_PATH={} is not an absolute path",
+                place.root().display()
+            ),
+            "start it with a slash: the program may look from another directory",
+        ));
+    }
+    Ok(place)
 }
 
 fn fail_mode(flag: Option<FailMode>, environment: &Environment) -> Result<FailMode, Failure> {
@@ -74,12 +95,15 @@ fn fail_mode(flag: Option<FailMode>, environment: &Environment) -> Result<FailMo
         return Ok(flag.unwrap_or(FailMode::Closed));
     };
     let known = [FailMode::Closed, FailMode::Open];
-    known.into_iter().find(|mode| text == mode.name()).ok_or_else(|| {
-        Failure::refused(
-            format!("{FAIL_MODE}={} is not a fail mode", text.display()),
-            "set it to closed (refuse) or open (run unlimited)",
-        )
-    })
+    known
+        .into_iter()
+        .find(|mode| text == mode.name())
+        .ok_or_else(|| {
+            Failure::refused(
+                format!("{FAIL_MODE}={} is not a fail mode", text.display()),
+                "set it to closed (refuse) or open (run unlimited)",
+            )
+        })
 }
 
 /// The result, or with the open fail mode a warning in place of the failure.
@@ -92,7 +116,9 @@ fn tolerate<T>(
         (Ok(value), _) => Ok(Some(value)),
         (Err(failure), FailMode::Closed) => Err(failure),
         (Err(failure), FailMode::Open) => {
-            warnings.push(format!("{failure}; starting anyway, without a limit (fail mode open)"));
+            warnings.push(format!(
+                "{failure}; starting anyway, without a limit (fail mode open)"
+            ));
             Ok(None)
         }
     }
@@ -108,9 +134,19 @@ fn inherited(args: &RunArgs, environment: &Environment) -> Vec<String> {
         ));
     }
     // The words that the library takes for "no".
-    let off = |value: &str| ["false", "0", "off", "no"].iter().any(|no| value.trim().eq_ignore_ascii_case(no));
-    if environment.get(ENABLE_HOOKS).and_then(|value| value.to_str()).is_some_and(off) {
-        warnings.push(format!("{ENABLE_HOOKS} turns the limit off; unset it to have the program limited"));
+    let off = |value: &str| {
+        ["false", "0", "off", "no"]
+            .iter()
+            .any(|no| value.trim().eq_ignore_ascii_case(no))
+    };
+    if environment
+        .get(ENABLE_HOOKS)
+        .and_then(|value| value.to_str())
+        .is_some_and(off)
+    {
+        warnings.push(format!(
+            "{ENABLE_HOOKS} turns the limit off; unset it to have the program limited"
+        ));
     }
     warnings
 }
@@ -125,7 +161,10 @@ fn missing_render_nodes(topology: &Topology) -> Option<String> {
     if missing.is_empty() {
         return None;
     }
-    Some(format!("HIP will not see {}: no render node in /dev/dri", missing.join(", ")))
+    Some(format!(
+        "HIP will not see {}: no render node in /dev/dri",
+        missing.join(", ")
+    ))
 }
 
 #[cfg(test)]
@@ -137,22 +176,46 @@ mod tests {
     fn the_flag_comes_before_the_variable() {
         let set = Environment::from([(FAIL_MODE, "open")]);
         assert_eq!(fail_mode(None, &set), Ok(FailMode::Open));
-        assert_eq!(fail_mode(Some(FailMode::Closed), &set), Ok(FailMode::Closed));
-        assert_eq!(fail_mode(None, &Environment::default()), Ok(FailMode::Closed));
+        assert_eq!(
+            fail_mode(Some(FailMode::Closed), &set),
+            Ok(FailMode::Closed)
+        );
+        assert_eq!(
+            fail_mode(None, &Environment::default()),
+            Ok(FailMode::Closed)
+        );
         let wrong = Environment::from([(FAIL_MODE, "ajar")]);
-        assert!(fail_mode(None, &wrong).unwrap_err().to_string().contains("FH_FAIL_MODE=ajar"));
+        assert!(
+            fail_mode(None, &wrong)
+                .unwrap_err()
+                .to_string()
+                .contains("FH_FAIL_MODE=ajar")
+        );
         assert_eq!(fail_mode(Some(FailMode::Open), &wrong), Ok(FailMode::Open));
     }
 
     #[test]
     fn only_the_open_mode_tolerates() {
-        let failure = Failure { exit: Exit::Refused, problem: "p".into(), remedy: "r".into() };
+        let failure = Failure {
+            exit: Exit::Refused,
+            problem: "p".into(),
+            remedy: "r".into(),
+        };
         let mut warnings = Vec::new();
         let closed = tolerate::<()>(FailMode::Closed, Err(failure.clone()), &mut warnings);
         assert_eq!((closed, warnings.len()), (Err(failure.clone()), 0));
-        assert_eq!(tolerate::<()>(FailMode::Open, Err(failure), &mut warnings), Ok(None));
-        assert_eq!(warnings, ["p; r; starting anyway, without a limit (fail mode open)"]);
-        assert_eq!(tolerate(FailMode::Closed, Ok(1), &mut warnings), Ok(Some(1)));
+        assert_eq!(
+            tolerate::<()>(FailMode::Open, Err(failure), &mut warnings),
+            Ok(None)
+        );
+        assert_eq!(
+            warnings,
+            ["p; r; starting anyway, without a limit (fail mode open)"]
+        );
+        assert_eq!(
+            tolerate(FailMode::Closed, Ok(1), &mut warnings),
+            Ok(Some(1))
+        );
     }
 
     #[test]
@@ -166,7 +229,10 @@ mod tests {
         };
         let set = Environment::from([(BUDGET, "team"), (ENABLE_HOOKS, "OFF")]);
         let told = inherited(&args(None), &set);
-        assert!(told[0].contains("--budget team") && told[1].contains(ENABLE_HOOKS), "{told:?}");
+        assert!(
+            told[0].contains("--budget team") && told[1].contains(ENABLE_HOOKS),
+            "{told:?}"
+        );
         assert_eq!(inherited(&args(Some("other")), &set).len(), 1);
         let harmless = Environment::from([(ENABLE_HOOKS, "true")]);
         assert_eq!(inherited(&args(None), &harmless), Vec::<String>::new());

@@ -24,7 +24,13 @@ pub(crate) fn find(name: &OsStr, environment: &Environment) -> Result<PathBuf, F
         let path = PathBuf::from(name);
         return check(&path).map(|()| path);
     }
-    let fail = |exit, problem: String| Err(Failure { exit, problem, remedy: String::new() });
+    let fail = |exit, problem: String| {
+        Err(Failure {
+            exit,
+            problem,
+            remedy: String::new(),
+        })
+    };
     let shown = name.display();
     if name.is_empty() {
         return fail(Exit::NotFound, String::from("the program's name is empty"));
@@ -32,7 +38,10 @@ pub(crate) fn find(name: &OsStr, environment: &Environment) -> Result<PathBuf, F
     match search(name, environment) {
         Ok(path) => Ok(path),
         Err(Some(path)) => {
-            let problem = format!("cannot execute {}: it has no execute permission", path.display());
+            let problem = format!(
+                "cannot execute {}: it has no execute permission",
+                path.display()
+            );
             fail(Exit::NotExecutable, problem)
         }
         Err(None) => Err(Failure {
@@ -49,7 +58,11 @@ fn search(name: &OsStr, environment: &Environment) -> Result<PathBuf, Option<Pat
     let mut unusable = None;
     for directory in path.as_bytes().split(|byte| *byte == b':') {
         // An empty entry is the current directory.
-        let directory = if directory.is_empty() { b"." } else { directory };
+        let directory = if directory.is_empty() {
+            b"."
+        } else {
+            directory
+        };
         let candidate = Path::new(OsStr::from_bytes(directory)).join(name);
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
@@ -64,7 +77,13 @@ fn search(name: &OsStr, environment: &Environment) -> Result<PathBuf, Option<Pat
 
 fn check(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
-    let failure = |exit, problem: String, remedy: String| Err(Failure { exit, problem, remedy });
+    let failure = |exit, problem: String, remedy: String| {
+        Err(Failure {
+            exit,
+            problem,
+            remedy,
+        })
+    };
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
@@ -119,7 +138,9 @@ fn obstacle(program: &Path) -> Option<&'static str> {
         return Some("is set-group-ID: the dynamic linker preloads nothing into such programs");
     }
     if !getuid().is_root() && has_capabilities(program) {
-        return Some("has file capabilities: the dynamic linker preloads nothing into such programs");
+        return Some(
+            "has file capabilities: the dynamic linker preloads nothing into such programs",
+        );
     }
     let elf = elf::read(program).ok()??;
     if !elf.is_64_bit || elf.machine != elf::EM_X86_64 {
@@ -141,7 +162,12 @@ fn has_capabilities(program: &Path) -> bool {
     // SAFETY: both names are C strings that outlive the call; with size 0 nothing is written, and
     // the attribute's length is returned, or -1 when there is no such attribute.
     let length = unsafe {
-        libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0)
+        libc::getxattr(
+            path.as_ptr(),
+            c"security.capability".as_ptr(),
+            std::ptr::null_mut(),
+            0,
+        )
     };
     length > 0
 }
@@ -150,7 +176,10 @@ fn has_capabilities(program: &Path) -> bool {
 fn interpreter(script: &Path, environment: &Environment) -> Option<PathBuf> {
     let mut start = [0; 256];
     let length = elf::read_up_to(&File::open(script).ok()?, &mut start).ok()?;
-    let line = start[..length].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = start[..length]
+        .strip_prefix(b"#!")?
+        .split(|byte| *byte == b'\n')
+        .next()?;
     let mut words = line
         .split(u8::is_ascii_whitespace)
         .filter(|word| !word.is_empty())
@@ -184,7 +213,10 @@ mod tests {
     }
 
     fn path(directories: &[&TempDir]) -> Environment {
-        let list: Vec<_> = directories.iter().map(|d| d.path().to_str().unwrap()).collect();
+        let list: Vec<_> = directories
+            .iter()
+            .map(|d| d.path().to_str().unwrap())
+            .collect();
         Environment::from([("PATH", list.join(":").as_str())])
     }
 
@@ -199,9 +231,18 @@ mod tests {
 
         let missing = find(OsStr::new("nope"), &environment).unwrap_err();
         assert_eq!(missing.exit, Exit::NotFound);
-        assert!(missing.to_string().contains("no program nope in PATH"), "{missing}");
-        assert_eq!(find(OsStr::new("dir"), &environment).unwrap_err().exit, Exit::NotFound);
-        assert_eq!(find(OsStr::new(""), &environment).unwrap_err().exit, Exit::NotFound);
+        assert!(
+            missing.to_string().contains("no program nope in PATH"),
+            "{missing}"
+        );
+        assert_eq!(
+            find(OsStr::new("dir"), &environment).unwrap_err().exit,
+            Exit::NotFound
+        );
+        assert_eq!(
+            find(OsStr::new(""), &environment).unwrap_err().exit,
+            Exit::NotFound
+        );
 
         let refused = find(OsStr::new("app"), &path(&[&first])).unwrap_err();
         assert_eq!(refused.exit, Exit::NotExecutable);
@@ -214,7 +255,10 @@ mod tests {
         let ask = |path: &Path| find(path.as_os_str(), &environment).map_err(|error| error.exit);
         let app = file(&directory, "app", b"", 0o755);
         assert_eq!(ask(&app), Ok(app.clone()));
-        assert_eq!(ask(&file(&directory, "data", b"", 0o644)), Err(Exit::NotExecutable));
+        assert_eq!(
+            ask(&file(&directory, "data", b"", 0o644)),
+            Err(Exit::NotExecutable)
+        );
         assert_eq!(ask(directory.path()), Err(Exit::NotExecutable));
         assert_eq!(ask(&directory.path().join("gone")), Err(Exit::NotFound));
         assert_eq!(ask(&app.join("below-a-file")), Err(Exit::NotFound));
@@ -228,14 +272,20 @@ mod tests {
     fn relinked(change: impl Fn(&mut Vec<u8>, usize)) -> Vec<u8> {
         let mut bytes = own_program();
         let name = b"/lib64/ld-linux-x86-64.so.2\0";
-        let at = bytes.windows(name.len()).position(|part| part == name).unwrap();
+        let at = bytes
+            .windows(name.len())
+            .position(|part| part == name)
+            .unwrap();
         change(&mut bytes, at);
         bytes
     }
 
     #[test]
     fn an_ordinary_program_has_no_obstacle() {
-        assert_eq!(preload_obstacle(Path::new("/proc/self/exe"), &Environment::default()), None);
+        assert_eq!(
+            preload_obstacle(Path::new("/proc/self/exe"), &Environment::default()),
+            None
+        );
     }
 
     #[test]
@@ -297,9 +347,18 @@ mod tests {
         ] {
             let script = file(&directory, "script", line.as_bytes(), 0o755);
             let obstacle = preload_obstacle(&script, &environment).unwrap();
-            assert!(obstacle.contains("python9, which runs "), "{line}: {obstacle}");
+            assert!(
+                obstacle.contains("python9, which runs "),
+                "{line}: {obstacle}"
+            );
         }
-        for line in ["#!", "#!\n", "#!/usr/bin/env\n", "#!/no/such/interpreter\n", "echo hi\n"] {
+        for line in [
+            "#!",
+            "#!\n",
+            "#!/usr/bin/env\n",
+            "#!/no/such/interpreter\n",
+            "echo hi\n",
+        ] {
             let script = file(&directory, "script", line.as_bytes(), 0o755);
             assert_eq!(preload_obstacle(&script, &environment), None, "{line}");
         }

@@ -35,7 +35,7 @@ pub(crate) struct Elf {
     pub(crate) interpreter: Option<OsString>,
     /// It has a dynamic section.
     pub(crate) is_dynamic: bool,
-    /// The file ends before its last segment does.
+    /// The file ends before what its headers tell of.
     pub(crate) is_truncated: bool,
 }
 
@@ -48,7 +48,11 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Elf>> {
         return Ok(None);
     }
     let kind = u16_at(&header, 16);
-    let mut elf = Elf { machine: u16_at(&header, 18), kind, ..Elf::default() };
+    let mut elf = Elf {
+        machine: u16_at(&header, 18),
+        kind,
+        ..Elf::default()
+    };
     elf.is_64_bit = header[4] == ELFCLASS64 && header[5] == ELFDATA2LSB;
     if !elf.is_64_bit {
         return Ok(Some(elf));
@@ -64,6 +68,11 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Elf>> {
         elf.is_truncated = true;
         return Ok(Some(elf));
     }
+    // A linker puts the section headers last, so that these tell of a file cut short; a stripped file
+    // may have none.
+    let sections = u64_at(&header, 40);
+    let sections_length = u64::from(u16_at(&header, 58)) * u64::from(u16_at(&header, 60));
+    elf.is_truncated = sections.saturating_add(sections_length) > file_length;
     for index in 0..u64::from(entries) {
         let mut entry = [0; PHDR_LEN];
         let offset = table.saturating_add(index * PHDR_LEN as u64);
@@ -72,7 +81,9 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Elf>> {
             break;
         }
         let (offset, in_file) = (u64_at(&entry, 8), u64_at(&entry, 32));
-        let fits = offset.checked_add(in_file).is_some_and(|end| end <= file_length);
+        let fits = offset
+            .checked_add(in_file)
+            .is_some_and(|end| end <= file_length);
         match u32_at(&entry, 0) {
             PT_LOAD if !fits => elf.is_truncated = true,
             PT_DYNAMIC => elf.is_dynamic = true,
@@ -87,7 +98,12 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Elf>> {
 fn string(file: &File, offset: u64, length: u64) -> io::Result<OsString> {
     let mut bytes = vec![0; length.min(LONGEST_INTERPRETER) as usize];
     file.read_exact_at(&mut bytes, offset)?;
-    bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+    bytes.truncate(
+        bytes
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(bytes.len()),
+    );
     Ok(OsString::from_vec(bytes))
 }
 
@@ -141,9 +157,18 @@ mod tests {
     #[test]
     fn an_ordinary_program_has_an_interpreter() {
         let elf = read(Path::new("/proc/self/exe")).unwrap().unwrap();
-        assert!(elf.is_64_bit && elf.is_dynamic && !elf.is_truncated, "{elf:?}");
+        assert!(
+            elf.is_64_bit && elf.is_dynamic && !elf.is_truncated,
+            "{elf:?}"
+        );
         assert_eq!((elf.machine, elf.kind), (EM_X86_64, ET_DYN));
-        assert!(elf.interpreter.unwrap().to_str().unwrap().contains("ld-linux-x86-64"));
+        assert!(
+            elf.interpreter
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .contains("ld-linux-x86-64")
+        );
     }
 
     #[test]

@@ -39,7 +39,11 @@ pub(crate) fn exec(
         Some(libc::E2BIG) => "the arguments and the environment together are too long",
         _ => "",
     };
-    Err(Failure { exit, problem, remedy: remedy.to_owned() })
+    Err(Failure {
+        exit,
+        problem,
+        remedy: remedy.to_owned(),
+    })
 }
 
 fn try_exec(
@@ -48,7 +52,10 @@ fn try_exec(
     environment: &Environment,
 ) -> Result<io::Error, NulError> {
     let path = CString::new(program.as_os_str().as_bytes())?;
-    let arguments = command.iter().map(|word| c_string(&[word])).collect::<Result<Vec<_>, _>>()?;
+    let arguments = command
+        .iter()
+        .map(|word| c_string(&[word]))
+        .collect::<Result<Vec<_>, _>>()?;
     let variables = environment
         .iter()
         .map(|(name, value)| c_string(&[name, OsStr::new("="), value]))
@@ -62,10 +69,20 @@ fn try_exec(
 }
 
 fn c_string(parts: &[&OsStr]) -> Result<CString, NulError> {
-    CString::new(parts.iter().flat_map(|part| part.as_bytes()).copied().collect::<Vec<u8>>())
+    CString::new(
+        parts
+            .iter()
+            .flat_map(|part| part.as_bytes())
+            .copied()
+            .collect::<Vec<u8>>(),
+    )
 }
 
 /// The pointers, with NULL behind the last. They are valid as long as `strings`.
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .chain([ptr::null()])
+        .collect()
 }

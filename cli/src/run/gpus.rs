@@ -28,7 +28,9 @@ pub(crate) fn check(root: &Root) -> Result<Topology, Failure> {
     if topology.gpus.is_empty() {
         let problem = match topology.hidden_nodes.len() {
             0 => String::from("the amdgpu driver lists no GPU"),
-            hidden => format!("all GPUs ({hidden}) are hidden from this container by its device cgroup"),
+            hidden => {
+                format!("all GPUs ({hidden}) are hidden from this container by its device cgroup")
+            }
         };
         return Err(Failure::refused(
             problem,
@@ -96,22 +98,45 @@ pub(crate) mod tests {
     #[test]
     fn each_thing_that_is_missing_is_named() {
         let no_kfd = tempfile::tempdir().unwrap();
-        assert!(message(&no_kfd).contains("dev/kfd, so HIP finds no GPU"), "{}", message(&no_kfd));
+        assert!(
+            message(&no_kfd).contains("dev/kfd, so HIP finds no GPU"),
+            "{}",
+            message(&no_kfd)
+        );
 
         let no_driver = tempfile::tempdir().unwrap();
         write(no_driver.path(), "dev/kfd", "");
-        assert!(message(&no_driver).contains("modprobe amdgpu"), "{}", message(&no_driver));
+        assert!(
+            message(&no_driver).contains("modprobe amdgpu"),
+            "{}",
+            message(&no_driver)
+        );
 
         let no_gpu = machine(0);
-        assert!(message(&no_gpu).contains("lists no GPU"), "{}", message(&no_gpu));
+        assert!(
+            message(&no_gpu).contains("lists no GPU"),
+            "{}",
+            message(&no_gpu)
+        );
 
         let no_render_node = machine(1);
         fs::remove_dir_all(no_render_node.path().join("dev/dri")).unwrap();
         let text = message(&no_render_node);
-        assert!(text.contains("renderD128") && text.contains("--device /dev/dri"), "{text}");
+        assert!(
+            text.contains("renderD128") && text.contains("--device /dev/dri"),
+            "{text}"
+        );
 
         let malformed = machine(1);
-        write(malformed.path(), "sys/class/kfd/kfd/topology/nodes/1/gpu_id", "banana");
-        assert!(message(&malformed).contains("banana"), "{}", message(&malformed));
+        write(
+            malformed.path(),
+            "sys/class/kfd/kfd/topology/nodes/1/gpu_id",
+            "banana",
+        );
+        assert!(
+            message(&malformed).contains("banana"),
+            "{}",
+            message(&malformed)
+        );
     }
 }

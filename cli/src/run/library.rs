@@ -47,26 +47,38 @@ pub(crate) fn find(
 
 fn beside(program_directory: Option<&Path>) -> Result<PathBuf, Failure> {
     let candidates: Vec<PathBuf> = program_directory
-        .map(|directory| PLACES.map(|place| directory.join(place).join(NAME)).to_vec())
+        .map(|directory| {
+            PLACES
+                .map(|place| directory.join(place).join(NAME))
+                .to_vec()
+        })
         .unwrap_or_default();
-    candidates.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
-        let tried: Vec<String> =
-            candidates.iter().map(|path| clean(path).display().to_string()).collect();
-        Failure::refused(
-            format!("cannot find {NAME}: tried {}", tried.join(", ")),
-            format!("name it with --lib PATH or {LIB}"),
-        )
-    })
+    candidates
+        .iter()
+        .find(|path| path.is_file())
+        .cloned()
+        .ok_or_else(|| {
+            let tried: Vec<String> = candidates
+                .iter()
+                .map(|path| clean(path).display().to_string())
+                .collect();
+            Failure::refused(
+                format!("cannot find {NAME}: tried {}", tried.join(", ")),
+                format!("name it with --lib PATH or {LIB}"),
+            )
+        })
 }
 
 /// The path as it will be preloaded; the program may change its directory, so it must be absolute.
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path).map(|path| clean(&path)).map_err(|error| {
-        Failure::refused(
-            format!("cannot make the path {} absolute: {error}", path.display()),
-            "name the library by its absolute path",
-        )
-    })
+    std::path::absolute(path)
+        .map(|path| clean(&path))
+        .map_err(|error| {
+            Failure::refused(
+                format!("cannot make the path {} absolute: {error}", path.display()),
+                "name the library by its absolute path",
+            )
+        })
 }
 
 /// The path without `dir/..`, where no symbolic link makes that another place.
@@ -107,7 +119,10 @@ fn check_content(path: &Path) -> Result<(), Failure> {
         Some(elf) if !elf.is_dynamic => "is not a shared object",
         Some(_) => return Ok(()),
     };
-    Err(Failure::refused(format!("the library {shown} {problem}"), remedy))
+    Err(Failure::refused(
+        format!("the library {shown} {problem}"),
+        remedy,
+    ))
 }
 
 /// Whether an entry of `LD_PRELOAD` is a libhipflex.so, ours or another.
@@ -137,16 +152,27 @@ mod tests {
     }
 
     fn find_in(tree: &TempDir) -> Result<PathBuf, Failure> {
-        find(None, &Environment::default(), Some(&tree.path().join("bin")))
+        find(
+            None,
+            &Environment::default(),
+            Some(&tree.path().join("bin")),
+        )
     }
 
     #[test]
     fn it_is_found_beside_the_program_and_then_in_lib() {
-        for (places, expected) in
-            [(&["bin", "lib"][..], "bin"), (&["lib"], "lib"), (&["lib64"], "lib64")]
-        {
+        for (places, expected) in [
+            (&["bin", "lib"][..], "bin"),
+            (&["lib"], "lib"),
+            (&["lib64"], "lib64"),
+        ] {
             let tree = tree(places);
-            let expected = tree.path().canonicalize().unwrap().join(expected).join(NAME);
+            let expected = tree
+                .path()
+                .canonicalize()
+                .unwrap()
+                .join(expected)
+                .join(NAME);
             assert_eq!(find_in(&tree).unwrap(), expected);
         }
     }
@@ -156,7 +182,12 @@ mod tests {
         let tree = tree(&["lib"]);
         fs::remove_file(tree.path().join("lib").join(NAME)).unwrap();
         let message = find_in(&tree).unwrap_err().to_string();
-        for part in ["bin/libhipflex.so", "lib/libhipflex.so", "--lib PATH", "FH_LIB"] {
+        for part in [
+            "bin/libhipflex.so",
+            "lib/libhipflex.so",
+            "--lib PATH",
+            "FH_LIB",
+        ] {
             assert!(message.contains(part), "{message}");
         }
         assert!(!message.contains("bin/../lib/"), "{message}");
@@ -170,9 +201,14 @@ mod tests {
         let set = Environment::from([(LIB, lib.to_str().unwrap())]);
         let canonical = |path: &Path| path.canonicalize().unwrap();
         assert_eq!(find(None, &set, Some(&bin)).unwrap(), canonical(&lib));
-        assert_eq!(find(Some(&other), &set, Some(&bin)).unwrap(), canonical(&other));
+        assert_eq!(
+            find(Some(&other), &set, Some(&bin)).unwrap(),
+            canonical(&other)
+        );
 
-        let message = find(Some(Path::new("/no/such.so")), &set, Some(&bin)).unwrap_err().to_string();
+        let message = find(Some(Path::new("/no/such.so")), &set, Some(&bin))
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("/no/such.so (from --lib)"), "{message}");
         let set = Environment::from([(LIB, "/no/such.so")]);
         let message = find(None, &set, Some(&bin)).unwrap_err().to_string();
@@ -197,7 +233,10 @@ mod tests {
         ] {
             fs::write(&library, content).unwrap();
             let message = find_in(&tree).unwrap_err().to_string();
-            assert!(message.contains(expected) && message.contains("--lib PATH"), "{message}");
+            assert!(
+                message.contains(expected) && message.contains("--lib PATH"),
+                "{message}"
+            );
         }
     }
 
@@ -206,7 +245,9 @@ mod tests {
         for name in ["with space", "with:colon", "$ORIGIN"] {
             let tree = tree(&[name]);
             let path = tree.path().join(name).join(NAME);
-            let message = find(Some(&path), &Environment::default(), None).unwrap_err().to_string();
+            let message = find(Some(&path), &Environment::default(), None)
+                .unwrap_err()
+                .to_string();
             assert!(message.contains("cannot be preloaded"), "{message}");
         }
     }

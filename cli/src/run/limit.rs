@@ -42,12 +42,22 @@ impl Wanted {
     /// The limit of each GPU of this machine, as a process brings them to the ledger.
     pub(crate) fn on(&self, topology: &Topology) -> Result<Vec<GpuSpec>, Failure> {
         let failed = |error| Failure::refused(format!("{}: {error}", self.origin), "");
-        let present: Vec<String> = topology.gpus.iter().map(|gpu| gpu.bdf.to_string()).collect();
-        self.spec.check_named(present.iter().map(String::as_str)).map_err(failed)?;
+        let present: Vec<String> = topology
+            .gpus
+            .iter()
+            .map(|gpu| gpu.bdf.to_string())
+            .collect();
+        self.spec
+            .check_named(present.iter().map(String::as_str))
+            .map_err(failed)?;
         let specs = topology.gpus.iter().zip(&present).map(|(gpu, bdf)| {
             let board_bytes = gpu.vram_bytes.unwrap_or(0);
             let limit = self.spec.resolve(bdf, board_bytes).map_err(failed)?;
-            Ok(GpuSpec { key: GpuKey(gpu.bdf.to_u64()), limit, board_bytes })
+            Ok(GpuSpec {
+                key: GpuKey(gpu.bdf.to_u64()),
+                limit,
+                board_bytes,
+            })
         });
         specs.collect()
     }
@@ -56,7 +66,9 @@ impl Wanted {
 /// A limit above the size of the board: it is meant, perhaps, but it limits nothing.
 pub(crate) fn above_the_board(specs: &[GpuSpec]) -> Option<String> {
     let above = specs.iter().find_map(|spec| match spec.limit {
-        Limit::Bytes(bytes) if spec.board_bytes > 0 && bytes > spec.board_bytes => Some((spec, bytes)),
+        Limit::Bytes(bytes) if spec.board_bytes > 0 && bytes > spec.board_bytes => {
+            Some((spec, bytes))
+        }
         _ => None,
     });
     above.map(|(spec, bytes)| {
@@ -86,18 +98,29 @@ mod tests {
         let set = Environment::from([(MEMORY_LIMIT, "1GiB")]);
         assert_eq!(choose(Some(OsStr::new("2GiB")), &set).unwrap().text, "2GiB");
         assert_eq!(choose(None, &set).unwrap().text, "1GiB");
-        let none = choose(None, &Environment::default()).unwrap_err().to_string();
-        assert!(none.contains("--memory SIZE") && none.contains(MEMORY_LIMIT), "{none}");
+        let none = choose(None, &Environment::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            none.contains("--memory SIZE") && none.contains(MEMORY_LIMIT),
+            "{none}"
+        );
     }
 
     #[test]
     fn messages_name_the_origin_and_the_value() {
         for text in ["banana", "0", "-1", "1Gi x", "1GiX", "99999999999T"] {
             let message = wanted(text).unwrap_err().to_string();
-            assert!(message.starts_with("--memory: ") && message.contains(text), "{message}");
+            assert!(
+                message.starts_with("--memory: ") && message.contains(text),
+                "{message}"
+            );
             let set = Environment::from([(MEMORY_LIMIT, text)]);
             let message = choose(None, &set).unwrap_err().to_string();
-            assert!(message.starts_with("FH_MEMORY_LIMIT: ") && message.contains(text), "{message}");
+            assert!(
+                message.starts_with("FH_MEMORY_LIMIT: ") && message.contains(text),
+                "{message}"
+            );
         }
     }
 
@@ -123,17 +146,31 @@ mod tests {
     #[test]
     fn gpus_that_are_not_there_or_left_out_are_told() {
         let message = on("0000:99:00.0=8GiB,*=1GiB").unwrap_err().to_string();
-        assert!(message.contains("0000:99:00.0") && message.contains("0000:04:00.0"), "{message}");
+        assert!(
+            message.contains("0000:99:00.0") && message.contains("0000:04:00.0"),
+            "{message}"
+        );
         let message = on("0000:03:00.0=8GiB").unwrap_err().to_string();
         assert!(message.contains("0000:04:00.0"), "{message}");
     }
 
     #[test]
     fn a_limit_above_the_board_is_told() {
-        let spec = |limit, board_bytes| GpuSpec { key: GpuKey(0x300), limit, board_bytes };
-        assert_eq!(above_the_board(&[spec(Limit::Bytes(64 * GIB), 64 * GIB)]), None);
+        let spec = |limit, board_bytes| GpuSpec {
+            key: GpuKey(0x300),
+            limit,
+            board_bytes,
+        };
+        assert_eq!(
+            above_the_board(&[spec(Limit::Bytes(64 * GIB), 64 * GIB)]),
+            None
+        );
         assert_eq!(above_the_board(&[spec(Limit::Unlimited, 64 * GIB)]), None);
-        assert_eq!(above_the_board(&[spec(Limit::Bytes(GIB), 0)]), None, "size unknown");
+        assert_eq!(
+            above_the_board(&[spec(Limit::Bytes(GIB), 0)]),
+            None,
+            "size unknown"
+        );
         let text = above_the_board(&[spec(Limit::Bytes(128 * GIB), 64 * GIB)]).unwrap();
         assert_eq!(
             text,

@@ -37,12 +37,19 @@ pub(crate) fn try_loading(ours: &Path, environment: &Environment) -> Result<(), 
     let mut probe = Command::new("/proc/self/exe");
     probe.arg(PRELOAD_PROBE).arg(ours);
     probe.env_clear().envs(environment.iter());
-    let output = probe.stdin(Stdio::null()).stdout(Stdio::null()).output().map_err(|error| {
-        Failure::refused(
-            format!("cannot try to preload {}: starting /proc/self/exe failed: {error}", ours.display()),
-            "check that /proc is mounted and that processes can be started",
-        )
-    })?;
+    let output = probe
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .output()
+        .map_err(|error| {
+            Failure::refused(
+                format!(
+                    "cannot try to preload {}: starting /proc/self/exe failed: {error}",
+                    ours.display()
+                ),
+                "check that /proc is mounted and that processes can be started",
+            )
+        })?;
     if output.status.success() {
         return Ok(());
     }
@@ -52,7 +59,10 @@ pub(crate) fn try_loading(ours: &Path, environment: &Environment) -> Result<(), 
     let reason = complaints
         .lines()
         .find(|line| line.contains(&*name))
-        .map_or_else(|| format!("the trial process ended with {}", output.status), text::printable);
+        .map_or_else(
+            || format!("the trial process ended with {}", output.status),
+            text::printable,
+        );
     Err(Failure::refused(
         format!("the dynamic linker does not load {name}: {reason}"),
         "build or install the library for this system, or name another with --lib PATH",
@@ -67,7 +77,11 @@ pub(crate) fn probe(library: &Path) -> Exit {
     // SAFETY: `name` is a C string that outlives the call. With RTLD_NOLOAD nothing is loaded and no
     // constructor runs; the handle is not closed, and the process ends right after.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
-    if handle.is_null() { Exit::Incomplete } else { Exit::Success }
+    if handle.is_null() {
+        Exit::Incomplete
+    } else {
+        Exit::Success
+    }
 }
 
 /// The value of `LD_PRELOAD` for the started program.
@@ -81,28 +95,42 @@ mod tests {
     use super::*;
 
     fn composed(inherited: &str) -> String {
-        compose(Path::new("/opt/libhipflex.so"), Some(OsStr::new(inherited))).into_string().unwrap()
+        compose(Path::new("/opt/libhipflex.so"), Some(OsStr::new(inherited)))
+            .into_string()
+            .unwrap()
     }
 
     #[test]
     fn ours_comes_first_and_others_keep_their_order() {
         assert_eq!(compose(Path::new("/x.so"), None), "/x.so");
-        assert_eq!(composed("/usr/lib/libjemalloc.so.2"), "/opt/libhipflex.so:/usr/lib/libjemalloc.so.2");
-        assert_eq!(composed("a.so b.so:c.so"), "/opt/libhipflex.so:a.so:b.so:c.so");
+        assert_eq!(
+            composed("/usr/lib/libjemalloc.so.2"),
+            "/opt/libhipflex.so:/usr/lib/libjemalloc.so.2"
+        );
+        assert_eq!(
+            composed("a.so b.so:c.so"),
+            "/opt/libhipflex.so:a.so:b.so:c.so"
+        );
         assert_eq!(composed(" : :"), "/opt/libhipflex.so");
     }
 
     #[test]
     fn no_libhipflex_is_loaded_twice() {
         assert_eq!(composed("/opt/libhipflex.so"), "/opt/libhipflex.so");
-        assert_eq!(composed("a.so:/opt/libhipflex.so:b.so"), "/opt/libhipflex.so:a.so:b.so");
+        assert_eq!(
+            composed("a.so:/opt/libhipflex.so:b.so"),
+            "/opt/libhipflex.so:a.so:b.so"
+        );
         assert_eq!(composed("/old/libhipflex.so"), "/opt/libhipflex.so");
     }
 
     #[test]
     fn the_same_file_by_another_name_is_recognised() {
         let directory = tempfile::tempdir().unwrap();
-        let (ours, link) = (directory.path().join("ours.so"), directory.path().join("link.so"));
+        let (ours, link) = (
+            directory.path().join("ours.so"),
+            directory.path().join("link.so"),
+        );
         std::fs::write(&ours, "").unwrap();
         std::os::unix::fs::symlink(&ours, &link).unwrap();
         assert_eq!(compose(&ours, Some(link.as_os_str())), ours.as_os_str());

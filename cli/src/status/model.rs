@@ -2,19 +2,23 @@
 
 use std::path::PathBuf;
 
-use hipflex_ledger::Limit;
+use hipflex_ledger::{Alive, GpuKey, Limit};
 
 /// All budgets at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Status {
     /// The moment, in seconds since 1970.
     pub(crate) now: u64,
+    /// The only budget that was asked for.
+    pub(crate) only: Option<String>,
     /// The budgets that are in use or could not be removed, by owner and name.
     pub(crate) budgets: Vec<Budget>,
     /// The budgets that nobody used any more, and whose ledgers are gone now.
     pub(crate) removed: Vec<Removed>,
     /// The ledgers that could not be shown.
     pub(crate) unusable: Vec<Unusable>,
+    /// What else went wrong, a line each.
+    pub(crate) problems: Vec<String>,
     /// The boards of this machine that budgets have a limit on; empty when the driver tells nothing.
     pub(crate) boards: Vec<Board>,
 }
@@ -43,6 +47,10 @@ pub(crate) struct Budget {
     pub(crate) path: PathBuf,
     /// When the ledger was made, in seconds since 1970.
     pub(crate) created: u64,
+    /// Bookings that were found inconsistent and mended; 0 in a healthy ledger.
+    pub(crate) anomalies: u64,
+    /// Dead processes whose bookings were returned, since the ledger was made.
+    pub(crate) reaped: u64,
     /// The account of each GPU.
     pub(crate) gpus: Vec<GpuAccount>,
     /// The processes in it, by PID.
@@ -55,9 +63,11 @@ pub(crate) struct Budget {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GpuAccount {
     /// Its PCI address.
-    pub(crate) bdf: String,
-    /// The limit that holds.
+    pub(crate) key: GpuKey,
+    /// The budget's limit. A process may have a stricter one of its own.
     pub(crate) limit: Limit,
+    /// VRAM of the board; `None` if it is not known.
+    pub(crate) board_bytes: Option<u64>,
     /// Allocated by the programs.
     pub(crate) booked: u64,
     /// Reserved for allocations that are under way.
@@ -75,10 +85,16 @@ pub(crate) struct GpuAccount {
 pub(crate) struct Process {
     /// Its PID.
     pub(crate) pid: Pid,
-    /// Its name, as the kernel has it: any bytes.
-    pub(crate) comm: Vec<u8>,
-    /// When it joined the budget, in seconds since 1970; `None` if that is unknown.
-    pub(crate) since: Option<u64>,
+    /// Whether it lives. Where locks work this is always yes: the dead have been reaped.
+    pub(crate) alive: Alive,
+    /// Its user.
+    pub(crate) uid: u32,
+    /// Its name, as it had it when it joined.
+    pub(crate) comm: String,
+    /// The version of its libhipflex.so.
+    pub(crate) library_version: String,
+    /// When it joined the budget, in seconds since 1970.
+    pub(crate) since: u64,
     /// What it holds on each GPU, in the order of [`Budget::gpus`].
     pub(crate) gpus: Vec<Holding>,
     /// Allocations granted.
@@ -89,8 +105,6 @@ pub(crate) struct Process {
     pub(crate) refusals: u64,
     /// The latest refusal.
     pub(crate) last_refusal: Option<Refusal>,
-    /// Whether it is known to live. It always is, where the ledger's file system has working locks.
-    pub(crate) alive: bool,
 }
 
 /// A PID, and where it is valid.
@@ -113,19 +127,28 @@ pub(crate) struct Holding {
     pub(crate) overhead: Option<u64>,
     /// The most that was booked at one time.
     pub(crate) peak: u64,
+    /// The limit of this process, where it is stricter than the budget's.
+    pub(crate) own_limit: Option<Limit>,
+}
+
+impl Holding {
+    /// Whether the process has, or ever had, anything there.
+    pub(crate) fn is_used(&self) -> bool {
+        self.booked > 0 || self.pending > 0 || self.peak > 0 || self.overhead.is_some()
+    }
 }
 
 /// A refused allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
+    /// The GPU, by its PCI address.
+    pub(crate) gpu: GpuKey,
     /// What was asked for, in bytes.
     pub(crate) bytes: u64,
     /// The function that was called.
-    pub(crate) api: Vec<u8>,
+    pub(crate) api: String,
     /// When, in seconds since 1970.
     pub(crate) at: u64,
-    /// The GPU, by its PCI address.
-    pub(crate) bdf: Option<String>,
 }
 
 /// What was taken back from dead processes.
@@ -161,27 +184,28 @@ pub(crate) struct Unusable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Board {
     /// Its PCI address.
-    pub(crate) bdf: String,
+    pub(crate) key: GpuKey,
     /// The name on the box.
     pub(crate) name: String,
     /// Its VRAM in bytes; `None` if it has none of its own.
     pub(crate) vram: Option<u64>,
     /// The VRAM in use, whoever holds it; `None` if the driver does not tell.
     pub(crate) used: Option<u64>,
-    /// The sum of the budgets' limits on it, in bytes; `None` if one of them has no limit.
-    pub(crate) promised: Option<u64>,
+    /// The sum of the budgets' limits on it, in bytes. A limit above the board counts as the board,
+    /// and a budget without a limit has nothing promised.
+    pub(crate) promised: u64,
 }
 
 impl Board {
     /// The limits together are more than there is: programs inside their limits can still run out.
     pub(crate) fn is_overcommitted(&self) -> bool {
-        matches!((self.promised, self.vram), (Some(promised), Some(vram)) if promised > vram)
+        self.vram.is_some_and(|vram| self.promised > vram)
     }
 }
 
 impl Status {
-    /// Whether everything could be shown.
+    /// Whether everything could be shown, and done on the way.
     pub(crate) fn is_complete(&self) -> bool {
-        self.unusable.is_empty()
+        self.unusable.is_empty() && self.problems.is_empty()
     }
 }

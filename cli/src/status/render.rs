@@ -1,6 +1,6 @@
 //! The view for people: from [`Status`] to text, nothing else.
 
-use hipflex_ledger::{Limit, size};
+use hipflex_ledger::{Alive, Limit, size};
 
 use crate::status::model::{Budget, GpuAccount, Holding, Owner, Pid, Process, Refusal, Status};
 use crate::status::table::{Align, Table};
@@ -14,19 +14,37 @@ const INSIDE_MARK: &str = "*";
 /// The whole view.
 pub(crate) fn render(status: &Status) -> String {
     if status.budgets.is_empty() {
-        return String::from("No budget is in use. Start one: hipflex run --memory 4GiB -- CMD\n");
+        return match &status.only {
+            None => {
+                String::from("No budget is in use. Start one: hipflex run --memory 4GiB -- CMD\n")
+            }
+            Some(name) => format!("No budget {name} is in use. All budgets: hipflex status\n"),
+        };
     }
-    let mut sections: Vec<String> =
-        status.budgets.iter().map(|budget| render_budget(budget, status.now)).collect();
-    let pids = status.budgets.iter().flat_map(|budget| &budget.processes).map(|process| process.pid);
+    let mut sections: Vec<String> = status
+        .budgets
+        .iter()
+        .map(|budget| render_budget(budget, status.now))
+        .collect();
+    let pids = status
+        .budgets
+        .iter()
+        .flat_map(|budget| &budget.processes)
+        .map(|process| process.pid);
     if pids.into_iter().any(|pid| matches!(pid, Pid::Inside(_))) {
-        sections.push(format!("{INSIDE_MARK} PID inside the process's own PID namespace (a container)\n"));
+        sections.push(format!(
+            "{INSIDE_MARK} PID inside the process's own PID namespace (a container)\n"
+        ));
     }
     sections.join("\n")
 }
 
 fn render_budget(budget: &Budget, now: u64) -> String {
-    let mut text = format!("{}: {}\n", title(&budget.name, &budget.owner), users(budget.processes.len()));
+    let mut text = format!(
+        "{}: {}\n",
+        title(&budget.name, &budget.owner),
+        users(budget.processes.len())
+    );
     text.push_str(&accounts(&budget.gpus).render("  "));
     if !budget.processes.is_empty() {
         text.push('\n');
@@ -67,13 +85,9 @@ fn accounts(gpus: &[GpuAccount]) -> Table {
         ("FREE", Align::Right),
     ]);
     for gpu in gpus {
-        let limit = match gpu.limit {
-            Limit::Unlimited => String::from("none"),
-            Limit::Bytes(bytes) => bytes_text(bytes),
-        };
         table.row([
-            gpu.bdf.clone(),
-            limit,
+            gpu.key.to_string(),
+            limit_text(gpu.limit),
             bytes_text(gpu.booked),
             bytes_text(gpu.pending),
             known(gpu.overhead),
@@ -100,24 +114,35 @@ fn processes(budget: &Budget, now: u64) -> Table {
         table.row([
             pid(process.pid),
             command(process),
-            process.since.map_or_else(|| UNKNOWN.to_owned(), |since| age(since, now)),
+            age(process.since, now),
             bytes_text(booked),
             peak,
             process.allocations.to_string(),
             process.frees.to_string(),
             process.refusals.to_string(),
         ]);
-        if process.gpus.len() > 1 {
-            for (gpu, holding) in budget.gpus.iter().zip(&process.gpus) {
-                if *holding != Holding { overhead: holding.overhead, ..Holding::default() } {
-                    table.row([
-                        String::new(),
-                        format!("  {}", gpu.bdf),
-                        String::new(),
-                        bytes_text(holding.booked),
-                        bytes_text(holding.peak),
-                    ]);
-                }
+        let several = process.gpus.len() > 1;
+        for (gpu, holding) in budget.gpus.iter().zip(&process.gpus) {
+            if several && holding.is_used() {
+                let (booked, peak) = (bytes_text(holding.booked), bytes_text(holding.peak));
+                table.row([
+                    String::new(),
+                    format!("  {}", gpu.key),
+                    String::new(),
+                    booked,
+                    peak,
+                ]);
+            }
+            if let Some(limit) = holding.own_limit {
+                let on = if several {
+                    format!(" on {}", gpu.key)
+                } else {
+                    String::new()
+                };
+                table.note(
+                    1,
+                    format!("limit of this process{on}: {}", limit_text(limit)),
+                );
             }
         }
         if let Some(refusal) = &process.last_refusal {
@@ -130,7 +155,9 @@ fn processes(budget: &Budget, now: u64) -> Table {
 /// The sum of what is booked, and the peak. Peaks of several GPUs need not have been at one time, so
 /// there is no sum of those.
 fn totals(gpus: &[Holding]) -> (u64, String) {
-    let booked = gpus.iter().fold(0_u64, |sum, holding| sum.saturating_add(holding.booked));
+    let booked = gpus
+        .iter()
+        .fold(0_u64, |sum, holding| sum.saturating_add(holding.booked));
     let peak = match gpus {
         [] => UNKNOWN.to_owned(),
         [only] => bytes_text(only.peak),
@@ -147,20 +174,39 @@ fn pid(pid: Pid) -> String {
 }
 
 fn command(process: &Process) -> String {
-    let name = match text::printable_bytes(&process.comm) {
+    let name = match text::printable(&process.comm) {
         name if name.is_empty() => UNKNOWN.to_owned(),
         name => name,
     };
-    if process.alive { name } else { format!("{name} (ended?)") }
+    match process.alive {
+        Alive::Yes => name,
+        Alive::No => format!("{name} (ended)"),
+        Alive::Unknown => format!("{name} (ended?)"),
+    }
 }
 
 fn refused(refusal: &Refusal, name_gpu: bool, now: u64) -> String {
-    let on = refusal.bdf.as_ref().filter(|_| name_gpu).map_or_else(String::new, |bdf| format!(" on {bdf}"));
-    let api = match text::printable_bytes(&refusal.api) {
+    let on = if name_gpu {
+        format!(" on {}", refusal.gpu)
+    } else {
+        String::new()
+    };
+    let api = match text::printable(&refusal.api) {
         api if api.is_empty() => String::new(),
         api => format!(" by {api}"),
     };
-    format!("last refused: {}{api}{on}, {} ago", bytes_text(refusal.bytes), age(refusal.at, now))
+    format!(
+        "last refused: {}{api}{on}, {} ago",
+        bytes_text(refusal.bytes),
+        age(refusal.at, now)
+    )
+}
+
+fn limit_text(limit: Limit) -> String {
+    match limit {
+        Limit::Unlimited => String::from("none"),
+        Limit::Bytes(bytes) => bytes_text(bytes),
+    }
 }
 
 /// A size in binary units with one decimal.
@@ -196,7 +242,16 @@ pub(crate) fn messages(status: &Status) -> Vec<String> {
         let returned = budget.returned;
         if returned.processes > 0 {
             let title = title(&budget.name, &budget.owner);
-            messages.push(format!("{title}: {}", returned_text(returned.bytes, returned.processes)));
+            messages.push(format!(
+                "{title}: {}",
+                returned_text(returned.bytes, returned.processes)
+            ));
+        }
+        if budget.anomalies > 0 {
+            let (title, count) = (title(&budget.name, &budget.owner), budget.anomalies);
+            messages.push(format!(
+                "warning: {title}: {count} bookings did not add up and were mended; please report this"
+            ));
         }
     }
     for removed in &status.removed {
@@ -205,18 +260,34 @@ pub(crate) fn messages(status: &Status) -> Vec<String> {
             none if none.processes == 0 => String::new(),
             some => format!("{}, ", returned_text(some.bytes, some.processes)),
         };
-        messages.push(format!("{title}: {returned}removed because no process uses it"));
+        messages.push(format!(
+            "{title}: {returned}removed because no process uses it"
+        ));
     }
     for unusable in &status.unusable {
         let path = unusable.path.display().to_string();
-        messages.push(format!("cannot show {}: {}", text::printable(&path), text::printable(&unusable.reason)));
+        messages.push(format!(
+            "cannot show {}: {}",
+            text::printable(&path),
+            text::printable(&unusable.reason)
+        ));
     }
-    for board in status.boards.iter().filter(|board| board.is_overcommitted()) {
-        let (vram, promised) = (known(board.vram), known(board.promised));
+    messages.extend(
+        status
+            .problems
+            .iter()
+            .map(|problem| text::printable(problem)),
+    );
+    for board in status
+        .boards
+        .iter()
+        .filter(|board| board.is_overcommitted())
+    {
+        let (vram, promised) = (known(board.vram), bytes_text(board.promised));
         messages.push(format!(
             "warning: the limits on {} ({}) add up to {promised}, but it has {vram}: programs can run out of \
              memory inside their limits",
-            board.bdf,
+            board.key,
             text::printable(&board.name)
         ));
     }
@@ -224,7 +295,11 @@ pub(crate) fn messages(status: &Status) -> Vec<String> {
 }
 
 fn returned_text(bytes: u64, processes: usize) -> String {
-    let noun = if processes == 1 { "process" } else { "processes" };
+    let noun = if processes == 1 {
+        "process"
+    } else {
+        "processes"
+    };
     format!("returned {} of {processes} dead {noun}", bytes_text(bytes))
 }
 

@@ -29,7 +29,10 @@ enum Row {
 impl Table {
     /// An empty table.
     pub(crate) fn new(headings: &[(&'static str, Align)]) -> Self {
-        Self { headings: headings.to_vec(), rows: Vec::new() }
+        Self {
+            headings: headings.to_vec(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a row; cells that are missing at its end are empty.
@@ -44,8 +47,14 @@ impl Table {
 
     /// The lines, each behind `indent`, without spaces at their ends.
     pub(crate) fn render(&self, indent: &str) -> String {
-        let widths: Vec<usize> = (0..self.headings.len()).map(|column| self.width(column)).collect();
-        let headings: Vec<String> = self.headings.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let widths: Vec<usize> = (0..self.headings.len())
+            .map(|column| self.width(column))
+            .collect();
+        let headings: Vec<String> = self
+            .headings
+            .iter()
+            .map(|(name, _)| (*name).to_owned())
+            .collect();
         let mut text = String::new();
         let mut line = |content: &str| {
             text.push_str(indent);
@@ -67,7 +76,10 @@ impl Table {
     }
 
     fn width(&self, column: usize) -> usize {
-        let heading = self.headings.get(column).map_or(0, |(name, _)| name.width());
+        let heading = self
+            .headings
+            .get(column)
+            .map_or(0, |(name, _)| name.width());
         let cells = self.rows.iter().filter_map(|row| match row {
             Row::Cells(cells) => cells.get(column).map(|cell| cell.width()),
             Row::Note(..) => None,
@@ -76,14 +88,19 @@ impl Table {
     }
 
     fn cells(&self, cells: &[String], widths: &[usize]) -> String {
-        let padded = self.headings.iter().zip(widths).enumerate().map(|(column, ((_, align), width))| {
-            let cell = cells.get(column).map_or("", String::as_str);
-            let space = " ".repeat(width.saturating_sub(cell.width()));
-            match align {
-                Align::Left => format!("{cell}{space}"),
-                Align::Right => format!("{space}{cell}"),
-            }
-        });
+        let padded =
+            self.headings
+                .iter()
+                .zip(widths)
+                .enumerate()
+                .map(|(column, ((_, align), width))| {
+                    let cell = cells.get(column).map_or("", String::as_str);
+                    let space = " ".repeat(width.saturating_sub(cell.width()));
+                    match align {
+                        Align::Left => format!("{cell}{space}"),
+                        Align::Right => format!("{space}{cell}"),
+                    }
+                });
         padded.collect::<Vec<_>>().join(GAP)
     }
 }
@@ -94,12 +111,25 @@ mod tests {
 
     #[test]
     fn columns_align_with_letters_of_any_width() {
-        let mut table = Table::new(&[("NAME", Align::Left), ("N", Align::Right), ("X", Align::Left)]);
-        for (name, number) in [("plain", "1"), ("训练任务", "22"), ("🚀", "333"), ("e\u{301}te", "–"), ("", "")] {
+        let mut table = Table::new(&[
+            ("NAME", Align::Left),
+            ("N", Align::Right),
+            ("X", Align::Left),
+        ]);
+        for (name, number) in [
+            ("plain", "1"),
+            ("训练任务", "22"),
+            ("🚀", "333"),
+            ("e\u{301}te", "–"),
+            ("", ""),
+        ] {
             table.row([name.to_owned(), number.to_owned(), String::from("|")]);
         }
         table.row([String::from("short")]);
-        table.note(1, String::from("a note that is longer than the columns under which it stands"));
+        table.note(
+            1,
+            String::from("a note that is longer than the columns under which it stands"),
+        );
         insta::assert_snapshot!(table.render("  "));
         // The last column starts at the same place everywhere.
         for line in table.render("").lines().filter(|line| line.ends_with('|')) {
