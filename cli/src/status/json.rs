@@ -253,6 +253,7 @@ fn bytes(limit: Limit) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::status::samples;
+    use std::collections::BTreeSet;
 
     #[test]
     fn documents() {
@@ -279,5 +280,59 @@ mod tests {
             5_368_709_121_u64
         );
         assert_eq!(document["boards"][0]["overcommitted"], true);
+    }
+
+    /// The names of all fields, with those above them.
+    fn fields(value: &serde_json::Value, above: &str, names: &mut BTreeSet<String>) {
+        match value {
+            serde_json::Value::Object(object) => {
+                for (name, value) in object {
+                    let name = format!("{above}.{name}");
+                    fields(value, &name, names);
+                    names.insert(name);
+                }
+            }
+            serde_json::Value::Array(values) => {
+                values.iter().for_each(|value| fields(value, above, names));
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_document_on_the_format_has_every_field() {
+        let page = include_str!("../../../docs/status-json.md");
+        let example = page
+            .split("```json")
+            .nth(1)
+            .unwrap()
+            .split("```")
+            .next()
+            .unwrap();
+        let (mut documented, mut rendered) = (BTreeSet::new(), BTreeSet::new());
+        fields(&serde_json::from_str(example).unwrap(), "", &mut documented);
+        let mut status = samples::busy();
+        status.removed.clear();
+        fields(
+            &serde_json::from_str(&render(&status)).unwrap(),
+            "",
+            &mut rendered,
+        );
+        assert_eq!(documented, rendered, "the example in docs/status-json.md");
+
+        for status in [samples::busy(), samples::several()] {
+            fields(
+                &serde_json::from_str(&render(&status)).unwrap(),
+                "",
+                &mut rendered,
+            );
+        }
+        for name in rendered {
+            let field = name.rsplit('.').next().unwrap();
+            assert!(
+                page.contains(&format!("`{field}`")),
+                "{field} is not explained"
+            );
+        }
     }
 }
