@@ -8,6 +8,9 @@ fn main() -> io::Result<()> {
     // Programs hold addresses of our entries (dlsym answers with them), so a dlclose of the library
     // must not unmap it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // "Our entry" must mean ours, also when another preload exports a function of the same name
+    // before us.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     if env::var("CARGO_CFG_TARGET_ENV").as_deref() == Ok("gnu") {
         link_the_unwinder_statically(Path::new(&env::var("OUT_DIR").map_err(io::Error::other)?))?;
     }

@@ -140,8 +140,43 @@ unsafe extern "C" fn decide_dlvsym(
                 jump,
             )
         }
-        _ => Decision { answer: 0, jump },
+        _ => {
+            // SAFETY: as above.
+            let ours = unsafe { next_override(handle, name, caller) };
+            Decision {
+                answer: ours.unwrap_or(0),
+                jump: if ours.is_some() { 0 } else { jump },
+            }
+        }
     }
+}
+
+/// Our `dlsym` or `dlvsym`, for a library before us that overrides them too and asks for the next one by
+/// version, as is usual (`dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5")`). Our exports have no version, so the
+/// linker would pass them by, and with us all look-ups of the program. A library behind us must not
+/// get ours: we go on to its.
+///
+/// # Safety
+/// `name` is null or a C string.
+unsafe fn next_override(handle: *mut c_void, name: *const c_char, caller: usize) -> Option<usize> {
+    if handle != libc::RTLD_NEXT || name.is_null() {
+        return None;
+    }
+    // SAFETY: see above.
+    let name = unsafe { CStr::from_ptr(name) };
+    let ours = if name == c"dlsym" {
+        dlsym as *const () as usize
+    } else if name == c"dlvsym" {
+        dlvsym as *const () as usize
+    } else {
+        return None;
+    };
+    // Load order is the order in which the linker searches.
+    let first = elf::find_object(|object| {
+        let (us, them) = (object.contains(ours), object.contains(caller));
+        (us || them).then_some(them && !us)
+    });
+    (first == Some(true)).then_some(ours)
 }
 
 /// The API of this name. Programs look up a great many names that are none.

@@ -7,7 +7,7 @@
  *   info   info:free   info:total   info:none   total   total_nowhere   props   props0600   props0000
  *   device:N   last   threads:N:TIMES:BYTES   say:TEXT   wait (for a line on stdin)
  *   child:START:END:COMMAND+COMMAND...   START: fork, vfork, spawn; END: exit, _exit, abort, exec, kill
- *   end:HOW             how the program ends: exit (default), _exit, abort
+ *   end:HOW              how the program ends: exit (default), _exit, abort, self (exec of itself: info)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -143,6 +143,8 @@ static void end(const char *how)
         kill(getpid(), SIGKILL);
     if (!strcmp(how, "exec"))
         execl("/bin/true", "true", (char *)NULL);
+    if (!strcmp(how, "self"))
+        execl(self, self, "linked", "info", (char *)NULL);
     _exit(9);
 }
 
@@ -165,7 +167,7 @@ static void child(char *fields)
     } else {
         pid = fork();
         if (pid == 0) {
-            for (char *one; fields && (one = strsep(&fields, "+"));)
+            for (char *one; fields && *fields && (one = strsep(&fields, "+"));)
                 command(one);
             end(how);
         }
