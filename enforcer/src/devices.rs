@@ -1,0 +1,179 @@
+//! Which GPU a HIP device number means.
+//!
+//! HIP numbers the devices that `HIP_VISIBLE_DEVICES` and `ROCR_VISIBLE_DEVICES` leave over; the account
+//! knows GPUs by their PCI address. The runtime is asked for the address of a number once.
+
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicU16, Ordering};
+use std::env;
+use std::str::FromStr;
+
+use hipflex_kfd::{Bdf, Root, Topology};
+
+use crate::runtime;
+use crate::stderr::say;
+
+/// HIP device numbers whose GPU is remembered; higher ones are looked up every time.
+const REMEMBERED: usize = 256;
+/// In a remembered number's place: not asked yet.
+const UNKNOWN: u16 = 0;
+/// In a remembered number's place: none of our GPUs.
+const UNMAPPED: u16 = u16::MAX;
+
+/// A GPU that this process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gpu {
+    pub(crate) bdf: Bdf,
+    /// VRAM in bytes, 0 when it is not known.
+    pub(crate) board_bytes: u64,
+}
+
+/// The GPUs of this process, and which HIP number means which.
+pub(crate) struct Devices {
+    gpus: Vec<Gpu>,
+    /// Index into `gpus` plus 1, or one of the constants above.
+    by_number: [AtomicU16; REMEMBERED],
+}
+
+impl Devices {
+    /// The GPUs that the driver shows, or those that `FH_VISIBLE_DEVICES` lists.
+    pub(crate) fn find() -> Result<Self, String> {
+        let gpus = match env::var_os("FH_VISIBLE_DEVICES") {
+            Some(list) => listed(&list.to_string_lossy())?,
+            None => shown_by_driver(&Root::system())?,
+        };
+        Ok(Self {
+            gpus,
+            by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
+        })
+    }
+
+    /// The GPUs, in the order of their indices.
+    pub(crate) fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    /// The index of the GPU that HIP calls `device`; `None` if it is none of ours (the user is told).
+    pub(crate) fn index(&self, device: c_int) -> Option<usize> {
+        let place = usize::try_from(device)
+            .ok()
+            .and_then(|n| self.by_number.get(n));
+        match place.map_or(UNKNOWN, |place| place.load(Ordering::Relaxed)) {
+            UNMAPPED => return None,
+            UNKNOWN => {}
+            known => return usize::from(known).checked_sub(1),
+        }
+        // An error of the runtime says nothing of the GPU, so it is not remembered.
+        let address = pci_address(device)?;
+        let index = self.by_address(&address);
+        if index.is_none() {
+            say!(
+                "HIP device {device} has the PCI address {address}, which is none of the GPUs that the driver \
+                 shows: allocations on it are refused"
+            );
+        }
+        if let Some(place) = place {
+            let mark = index
+                .and_then(|index| u16::try_from(index).ok()?.checked_add(1))
+                .unwrap_or(UNMAPPED);
+            place.store(mark, Ordering::Relaxed);
+        }
+        index
+    }
+
+    /// HIP's addresses do not tell the partitions of a split board apart, so for those it is unknown.
+    fn by_address(&self, address: &str) -> Option<usize> {
+        let address = Bdf::from_str(address).ok()?;
+        let mut found = (0..)
+            .zip(&self.gpus)
+            .filter(|(_, gpu)| gpu.bdf.board() == address);
+        match (found.next(), found.next()) {
+            (Some((index, _)), None) => Some(index),
+            _ => None,
+        }
+    }
+}
+
+fn pci_address(device: c_int) -> Option<String> {
+    let mut text = [0; 64];
+    runtime::pci_bus_id(device, &mut text).ok()?;
+    let text = CStr::from_bytes_until_nul(&text).ok()?;
+    Some(text.to_string_lossy().into_owned())
+}
+
+/// The GPUs with a render node: HIP does not see others.
+fn shown_by_driver(root: &Root) -> Result<Vec<Gpu>, String> {
+    let topology =
+        Topology::read(root).map_err(|error| format!("the GPUs cannot be told: {error}"))?;
+    let present = topology.gpus.iter().filter(|gpu| gpu.render_node_present);
+    let gpus: Vec<Gpu> = present
+        .map(|gpu| Gpu {
+            bdf: gpu.bdf,
+            board_bytes: gpu.vram_bytes.unwrap_or(0),
+        })
+        .collect();
+    match (gpus.is_empty(), topology.gpus.first()) {
+        (false, _) => Ok(gpus),
+        (true, None) => Err(String::from(
+            "the driver shows no GPU to this process; in a container, pass /dev/kfd and /dev/dri",
+        )),
+        (true, Some(gpu)) => Err(format!(
+            "GPU {} has no render node in /dev/dri; in a container, pass /dev/dri",
+            gpu.bdf
+        )),
+    }
+}
+
+/// `FH_VISIBLE_DEVICES`: GPUs by address, for runtimes without a driver underneath. The sizes of their
+/// boards are not known.
+fn listed(list: &str) -> Result<Vec<Gpu>, String> {
+    list.split(',')
+        .map(|entry| {
+            let entry = entry.trim();
+            let address = entry.strip_prefix("amd-gpu-").unwrap_or(entry);
+            Bdf::from_str(address)
+                .map(|bdf| Gpu {
+                    bdf,
+                    board_bytes: 0,
+                })
+                .map_err(|error| format!("FH_VISIBLE_DEVICES: {error}"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_addresses_is_read() {
+        let gpus = listed("0000:03:00.0, amd-gpu-0000:83:00.0").unwrap();
+        let addresses: Vec<_> = gpus.iter().map(|gpu| gpu.bdf.to_string()).collect();
+        assert_eq!(addresses, ["0000:03:00.0", "0000:83:00.0"]);
+        for bad in ["", "banana", "0000:03:00.0,,", "0"] {
+            let error = listed(bad).unwrap_err();
+            assert!(error.starts_with("FH_VISIBLE_DEVICES: "), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_address_means_a_gpu_only_if_it_means_one() {
+        let devices = |list: &str| Devices {
+            gpus: listed(list).unwrap(),
+            by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
+        };
+        let two = devices("0000:03:00.0,0000:83:00.0");
+        assert_eq!(two.by_address("0000:83:00.0"), Some(1));
+        assert_eq!(two.by_address("0000:84:00.0"), None);
+        assert_eq!(two.by_address("nonsense"), None);
+        let split = devices("0000:03:00.0,0000:03:00.0/1");
+        assert_eq!(split.by_address("0000:03:00.0"), None);
+    }
+
+    #[test]
+    fn a_machine_without_the_driver_is_an_error_that_says_so() {
+        let nothing = tempfile::tempdir().unwrap();
+        let error = shown_by_driver(&Root::at(nothing.path())).unwrap_err();
+        assert!(error.contains("amdgpu"), "{error}");
+    }
+}

@@ -1,0 +1,265 @@
+//! From one table to all that is needed for each hooked function: its number, its name, its exported
+//! entry and the steps of a call.
+//!
+//! An entry does the same in every function: it asks what the call needs (*before*), calls the
+//! runtime's function, and books what came of it (*after*). The native call stands by itself, in a frame
+//! without anything to clean up: a thread that is cancelled inside the runtime unwinds through it
+//! unharmed. *Before* and *after* are held by [`belt`]: should one panic, the native call
+//! happens all the same and its result is what the program gets.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::guard;
+use crate::refusal;
+use crate::stderr::say;
+
+pub(crate) use crate::hook_table::Api;
+
+/// What *before* found out about a call.
+pub(crate) enum Verdict<P> {
+    /// Nothing of ours: call the runtime and return what it returns.
+    Native,
+    /// Call the runtime, then book by this plan.
+    Planned(P),
+    /// The program gets an error, the runtime no chance to succeed.
+    Refused,
+}
+
+/// One outer call of a hooked function.
+///
+/// The plan must have no destructor: the frame of the native call has to be free of them.
+#[inline]
+pub(crate) fn call<P>(
+    before: impl FnOnce() -> Verdict<P>,
+    native: impl FnOnce() -> c_int,
+    after: impl FnOnce(P, c_int),
+) -> c_int {
+    const { assert!(!core::mem::needs_drop::<P>()) };
+    if !guard::enter() {
+        return native();
+    }
+    let (result, plan) = match belt(before) {
+        None | Some(Verdict::Native) => (native(), None),
+        Some(Verdict::Planned(plan)) => (native(), Some(plan)),
+        Some(Verdict::Refused) => (refusal::native_error(), None),
+    };
+    if let Some(plan) = plan {
+        belt(|| after(plan, result));
+    }
+    guard::leave();
+    result
+}
+
+/// How often a hook met something that should never happen.
+static ACCIDENTS: AtomicU64 = AtomicU64::new(0);
+
+/// Runs a step of a hook; `None` if it panicked. The host program must not end because of us.
+#[inline]
+pub(crate) fn belt<T>(step: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(step)) {
+        Ok(value) => Some(value),
+        Err(_) => {
+            if ACCIDENTS.fetch_add(1, Ordering::Relaxed) == 0 {
+                say!(
+                    "a hook failed unexpectedly; the HIP call went to the runtime uncounted. \
+                     This is a bug of hipflex: please report it"
+                );
+            }
+            None
+        }
+    }
+}
+
+/// Makes [`Api`] and the exported entries from the table. The grammar of a row is in
+/// [`crate::hook_table`].
+macro_rules! define_hooks {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident ($($arg:ident: $type:ty),*) => $kind:ident $how:tt, slot $slot:tt;
+    )*) => {
+        /// A hooked function.
+        #[allow(non_camel_case_types, reason = "the names are HIP's own")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub(crate) enum Api { $($(#[$doc])* $name),* }
+
+        impl Api {
+            /// How many there are.
+            pub(crate) const COUNT: usize = Self::ALL.len();
+            /// All of them, in the order of their numbers.
+            pub(crate) const ALL: [Self; [$(Self::$name),*].len()] = [$(Self::$name),*];
+
+            /// The exported name.
+            pub(crate) fn name(self) -> &'static core::ffi::CStr {
+                const NAMES: [&core::ffi::CStr; Api::COUNT] =
+                    [$($crate::entries::c_string(concat!(stringify!($name), "\0"))),*];
+                NAMES.get(self as usize).copied().unwrap_or(c"")
+            }
+
+            /// The address of our entry.
+            pub(crate) fn entry(self) -> usize {
+                match self { $(Self::$name => exported::$name as *const () as usize),* }
+            }
+
+            /// The function's place in the runtime's dispatch table (ROCm 6 and later), counted in
+            /// pointers behind the table's size; `None` for a function without a place of its own.
+            #[allow(dead_code, reason = "for the engine that swaps the slots of the dispatch table")]
+            pub(crate) fn dispatch_slot(self) -> Option<usize> {
+                match self { $(Self::$name => $crate::entries::slot!($slot)),* }
+            }
+        }
+
+        /// The functions that programs call.
+        #[allow(non_snake_case, reason = "the names are HIP's own")]
+        mod exported {
+            #[allow(unused_imports)]
+            use super::*;
+
+            $(
+                $(#[$doc])*
+                ///
+                /// # Safety
+                /// As for the runtime's function of this name.
+                #[cfg_attr(not(test), unsafe(no_mangle))]
+                pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> core::ffi::c_int {
+                    let (address, counted) = match $crate::runtime::native(Api::$name) {
+                        $crate::runtime::Native::Runtime(address) => (address, true),
+                        $crate::runtime::Native::Foreign(address) => (address, false),
+                        $crate::runtime::Native::Missing => {
+                            return $crate::hip::ERROR_NOT_INITIALIZED;
+                        }
+                    };
+                    // SAFETY: the address is that of the function of this name in the HIP runtime (or in
+                    // whatever else the program would have called); the table states its signature.
+                    // The arguments are the program's own.
+                    let native = || unsafe {
+                        let function: unsafe extern "C-unwind" fn($($type),*) -> core::ffi::c_int =
+                            core::mem::transmute(address);
+                        function($($arg),*)
+                    };
+                    if !counted {
+                        return native();
+                    }
+                    $crate::entries::steps!(Api::$name, native, $kind $how)
+                }
+            )*
+        }
+    };
+}
+pub(crate) use define_hooks;
+
+/// The steps of a call, by what the function does.
+macro_rules! steps {
+    ($api:expr, $native:ident, allocates { out: $out:ident, bytes: $bytes:expr }) => {
+        $crate::entries::call(
+            || $crate::allocation::before($api, !$out.is_null(), $bytes),
+            $native,
+            // SAFETY: the runtime has returned from a call with this pointer, which is not null.
+            |plan, error| unsafe { $crate::allocation::after(plan, error, $out.cast_const().cast()) },
+        )
+    };
+    ($api:expr, $native:ident, frees { pointer: $pointer:ident }) => {
+        $crate::entries::call(
+            || $crate::allocation::before_free($pointer as usize),
+            $native,
+            $crate::allocation::after_free,
+        )
+    };
+    ($api:expr, $native:ident, answers { $($query:ident)::+ ($($arg:expr),*) }) => {
+        $crate::entries::call(
+            $crate::queries::before,
+            $native,
+            |standing, error| if error == $crate::hip::SUCCESS {
+                // SAFETY: the runtime has returned from a call with these arguments with success; the
+                // query adapts what it wrote.
+                unsafe { $($query)::+(standing, $($arg),*) }
+            },
+        )
+    };
+}
+pub(crate) use steps;
+
+/// A dispatch slot as it stands in the table.
+macro_rules! slot {
+    (none) => {
+        None
+    };
+    ($number:literal) => {
+        Some($number)
+    };
+}
+pub(crate) use slot;
+
+/// A C string of a name that ends with the terminator.
+pub(crate) const fn c_string(name: &'static str) -> &'static core::ffi::CStr {
+    match core::ffi::CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn names_and_numbers_belong_together() {
+        for (number, api) in Api::ALL.iter().enumerate() {
+            assert_eq!(*api as usize, number);
+            assert_eq!(api.name().to_str().unwrap(), format!("{api:?}"));
+            assert_ne!(api.entry(), 0);
+        }
+    }
+
+    #[test]
+    fn dispatch_slots_are_distinct() {
+        let mut slots: Vec<_> = Api::ALL
+            .iter()
+            .filter_map(|api| api.dispatch_slot())
+            .collect();
+        let all = slots.len();
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), all);
+    }
+
+    #[test]
+    fn a_nested_call_goes_to_the_runtime_only() {
+        let booked = Cell::new(0);
+        let outer = call(
+            || Verdict::Planned(()),
+            || {
+                call(
+                    || Verdict::Planned(()),
+                    || 7,
+                    |(), _| booked.set(booked.get() + 1),
+                )
+            },
+            |(), _| booked.set(booked.get() + 1),
+        );
+        assert_eq!((outer, booked.get()), (7, 1));
+    }
+
+    #[test]
+    fn a_panic_leaves_the_native_call_and_its_result() {
+        let calls = Cell::new(0);
+        let native = || {
+            calls.set(calls.get() + 1);
+            5
+        };
+        assert_eq!(
+            call(|| -> Verdict<()> { panic!("before") }, native, |(), _| ()),
+            5
+        );
+        assert_eq!(
+            call(|| Verdict::Planned(()), native, |(), _| panic!("after")),
+            5
+        );
+        assert_eq!(calls.get(), 2);
+        assert!(guard::enter(), "the thread is not inside a call any more");
+        guard::leave();
+    }
+}

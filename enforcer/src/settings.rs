@@ -1,0 +1,98 @@
+//! The variables that decide whether and how the library works, as the user wrote them.
+
+use std::env;
+use std::ffi::OsString;
+
+use hipflex_ledger::{BudgetName, LimitSpec, Place};
+
+use crate::stderr::say;
+
+/// What happens to allocations when the limit cannot be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailMode {
+    /// They are refused.
+    Closed,
+    /// The program runs without a limit.
+    Open,
+}
+
+/// What the variables ask for.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    /// Nothing: every call goes to the runtime.
+    Inert,
+    /// A limit, if it can be understood.
+    Limit(Result<Budget, String>),
+}
+
+/// A limit, and the account that it is kept in.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pub(crate) limit: LimitSpec,
+    pub(crate) name: BudgetName,
+    pub(crate) place: Place,
+}
+
+/// Reads the variables. `FH_CU_RANGE`, which this version does not know, is told to the user.
+pub(crate) fn read() -> Wish {
+    if env::var_os("FH_ENABLE_HOOKS").is_some_and(|value| means_no(&value)) {
+        return Wish::Inert;
+    }
+    if env::var_os("FH_CU_RANGE").is_some() {
+        say!(
+            "FH_CU_RANGE is set, but this version does not limit compute units yet: the program may \
+             use all of them"
+        );
+    }
+    match env::var_os("FH_MEMORY_LIMIT") {
+        None => Wish::Inert,
+        Some(limit) => Wish::Limit(budget(&limit)),
+    }
+}
+
+fn budget(limit: &OsString) -> Result<Budget, String> {
+    Ok(Budget {
+        limit: LimitSpec::parse(&limit.to_string_lossy())
+            .map_err(|error| format!("FH_MEMORY_LIMIT: {error}"))?,
+        name: BudgetName::from_env().map_err(|error| error.to_string())?,
+        place: Place::from_env(),
+    })
+}
+
+/// `FH_FAIL_MODE`; what is neither of its values is told to the user and taken for `closed`.
+pub(crate) fn fail_mode() -> FailMode {
+    let Some(value) = env::var_os("FH_FAIL_MODE") else {
+        return FailMode::Closed;
+    };
+    match value.to_str() {
+        Some("open") => FailMode::Open,
+        Some("closed" | "") => FailMode::Closed,
+        _ => {
+            say!("FH_FAIL_MODE={value:?} is neither \"closed\" nor \"open\"; taken for \"closed\"");
+            FailMode::Closed
+        }
+    }
+}
+
+/// `false`, `0`, `off` and `no`, in any case.
+pub(crate) fn means_no(value: &OsString) -> bool {
+    let value = value.to_string_lossy();
+    ["false", "0", "off", "no"]
+        .iter()
+        .any(|no| value.trim().eq_ignore_ascii_case(no))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clear_no_is_a_no() {
+        for no in ["false", "0", "off", "no", "OFF", " False "] {
+            assert!(means_no(&no.into()), "{no}");
+        }
+        for yes in ["", "true", "1", "on", "yes", "nope", "00"] {
+            assert!(!means_no(&yes.into()), "{yes}");
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What is booked, refused and shown, on a stand-in runtime.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{BOARD, Bench, GIB, Running, lines, run};
+
+/// `info` of a GPU with a limit of 4 GiB.
+fn info(free_gib: u64) -> String {
+    format!("info = 0 free {} total {}", free_gib * GIB, 4 * GIB)
+}
+
+const THREE_GIB: &str = "malloc:a:3221225472";
+
+#[test]
+fn what_is_freed_can_be_had_again() {
+    let bench = Bench::new();
+    let mut command = bench.client(
+        "4GiB",
+        "linked",
+        &[
+            "info",
+            THREE_GIB,
+            "info",
+            "malloc:b:3221225472",
+            "free:a",
+            "info",
+            "malloc:b:4294967296",
+            "info",
+            "free:b",
+            "info",
+        ],
+    );
+    let expected = [
+        &info(4),
+        "malloc a = 0",
+        &info(1),
+        "malloc b = 2 untouched",
+        "free a = 0",
+        &info(4),
+        "malloc b = 0",
+        &info(0),
+        "free b = 0",
+        &info(4),
+    ];
+    assert_eq!(lines(&mut command), expected);
+}
+
+#[test]
+fn a_native_failure_gives_everything_back() {
+    for failure in ["FAKE_FAIL_MALLOC", "FAKE_NULL_MALLOC"] {
+        let bench = Bench::new();
+        let mut command = bench.client("4GiB", "linked", &[THREE_GIB, "info"]);
+        let out = lines(
+            command
+                .env(failure, "1")
+                .env("FAKE_VRAM", (1000 * GIB).to_string()),
+        );
+        let result = if failure == "FAKE_FAIL_MALLOC" {
+            "malloc a = 2 untouched"
+        } else {
+            "malloc a = 0 null"
+        };
+        assert_eq!(out, [result, &info(4)], "{failure}");
+    }
+}
+
+#[test]
+fn a_failed_free_changes_nothing() {
+    let bench = Bench::new();
+    let mut command = bench.client(
+        "4GiB",
+        "linked",
+        &[
+            THREE_GIB, "free:a", "info", "free:a", "info", "free:a", "info",
+        ],
+    );
+    let out = lines(command.env("FAKE_FAIL_FREE", "1"));
+    assert_eq!(
+        out,
+        [
+            "malloc a = 0",
+            "free a = 1",
+            &info(1),
+            "free a = 0",
+            &info(4),
+            "free a = 1",
+            &info(4)
+        ]
+    );
+}
+
+/// The real runtimes free a whole block by any address inside of it.
+#[test]
+fn a_free_by_an_address_inside_gives_the_block_back() {
+    let bench = Bench::new();
+    let mut command = bench.client("4GiB", "linked", &[THREE_GIB, "free_inside:a", "info"]);
+    assert_eq!(
+        lines(&mut command),
+        ["malloc a = 0", "free inside a = 0", &info(4)]
+    );
+}
+
+#[test]
+fn what_takes_nothing_is_left_to_the_runtime() {
+    let bench = Bench::new();
+    let commands = [
+        "malloc:z:0",
+        "malloc_nowhere:4096",
+        "malloc_nowhere:99999999999999",
+        "free_null",
+        "free_bogus",
+        "total_nowhere",
+        "info",
+    ];
+    let with = lines(&mut bench.client("4GiB", "linked", &commands));
+    let mut without = bench.client("4GiB", "linked", &commands[..6]);
+    let expected = lines(without.env_remove("LD_PRELOAD"));
+    assert_eq!(with[..6], expected);
+    assert_eq!(with[6], info(4));
+}
+
+#[test]
+fn a_refusal_is_the_last_error_as_a_native_one_would_be() {
+    let bench = Bench::new();
+    let mut command = bench.client("4GiB", "linked", &["malloc:a:5368709120", "last", "last"]);
+    assert_eq!(
+        lines(&mut command),
+        ["malloc a = 2 untouched", "last = 2", "last = 0"]
+    );
+}
+
+/// Sums near 2^63 and 2^64 wrapped in other limiters.
+#[test]
+fn enormous_requests_are_refused_and_change_nothing() {
+    for size in [
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551615",
+        "4611686018427387905",
+    ] {
+        let bench = Bench::new();
+        let mut command = bench.client(
+            "unlimited",
+            "linked",
+            &[
+                &format!("malloc:a:{size}"),
+                &format!("malloc:b:{size}"),
+                "info",
+            ],
+        );
+        let expected = [
+            "malloc a = 2 untouched",
+            "malloc b = 2 untouched",
+            &format!("info = 0 free {BOARD} total {BOARD}"),
+        ];
+        assert_eq!(lines(&mut command), expected, "{size}");
+    }
+}
+
+#[test]
+fn a_call_inside_of_a_call_counts_once() {
+    let bench = Bench::new();
+    let mut command = bench.client("4GiB", "linked", &[THREE_GIB, "info", "free:a", "info"]);
+    let out = lines(command.env("FAKE_NESTED", "1"));
+    assert_eq!(out, ["malloc a = 0", &info(1), "free a = 0", &info(4)]);
+}
+
+#[test]
+fn queries_change_only_what_was_asked_for() {
+    let bench = Bench::new();
+    let mut command = bench.client(
+        "4GiB",
+        "linked",
+        &[
+            THREE_GIB,
+            "info:free",
+            "info:total",
+            "info:none",
+            "total",
+            "props",
+            "props0600",
+            "props0000",
+        ],
+    );
+    let total = 4 * GIB;
+    let expected = [
+        String::from("malloc a = 0"),
+        format!("info = 0 free {GIB} total 7"),
+        format!("info = 0 free 7 total {total}"),
+        String::from("info = 0 free 7 total 7"),
+        format!("total = 0 {total}"),
+        format!("props = 0 total {total}, 0 other bytes differ"),
+        format!("props0600 = 0 total {total}, 0 other bytes differ"),
+        format!("props0000 = 0 total {total}, 0 other bytes differ"),
+    ];
+    assert_eq!(lines(&mut command), expected);
+}
+
+#[test]
+fn a_limit_above_the_board_shows_the_board() {
+    let bench = Bench::new();
+    let mut command = bench.client(
+        "128GiB",
+        "linked",
+        &["info", "total", "malloc:a:68719476736", "info"],
+    );
+    let expected = [
+        format!("info = 0 free {BOARD} total {BOARD}"),
+        format!("total = 0 {BOARD}"),
+        String::from("malloc a = 0"),
+        format!("info = 0 free 0 total {BOARD}"),
+    ];
+    assert_eq!(lines(&mut command), expected);
+}
+
+/// Other programs, without a limit, may hold what the limit would allow.
+#[test]
+fn free_is_never_more_than_what_the_board_has() {
+    let bench = Bench::new();
+    let mut command = bench.client("4GiB", "linked", &["info"]);
+    let out = lines(command.env("FAKE_VRAM", (3 * GIB).to_string()));
+    assert_eq!(
+        out,
+        [format!("info = 0 free {} total {}", 3 * GIB, 3 * GIB)]
+    );
+}
+
+#[test]
+fn unlimited_books_and_refuses_nothing() {
+    let bench = Bench::new();
+    let mut first =
+        Running::start(&mut bench.client("unlimited", "linked", &["malloc:a:34359738368", "wait"]));
+    assert_eq!(first.line(), "malloc a = 0");
+    let charged: Vec<u64> = bench
+        .snapshot()
+        .gpus
+        .iter()
+        .map(|gpu| gpu.charged)
+        .collect();
+    assert_eq!(charged, [32 * GIB]);
+    first.go_on();
+    first.finish();
+}
+
+#[test]
+fn processes_share_a_budget_and_a_killed_one_s_share_comes_back() {
+    let bench = Bench::new();
+    let mut first = Running::start(&mut bench.client("4GiB", "linked", &[THREE_GIB, "wait"]));
+    assert_eq!(first.line(), "malloc a = 0");
+    let commands = [
+        "info",
+        "malloc:a:2147483648",
+        "wait",
+        "info",
+        "wait",
+        "malloc:a:2147483648",
+    ];
+    let mut second = Running::start(&mut bench.client("4GiB", "linked", &commands));
+    assert_eq!(second.line(), info(1));
+    assert_eq!(second.line(), "malloc a = 2 untouched");
+    first.kill();
+    // A query looks for dead neighbours at most every 100 ms.
+    std::thread::sleep(Duration::from_millis(150));
+    second.go_on();
+    assert_eq!(second.line(), info(4));
+    second.go_on();
+    assert_eq!(second.line(), "malloc a = 0");
+    second.finish();
+}
+
+#[test]
+fn a_process_killed_inside_of_the_native_call_leaves_nothing() {
+    let bench = Bench::new();
+    let mut killed = bench.client("4GiB", "linked", &[THREE_GIB]);
+    assert!(
+        !killed
+            .env("FAKE_KILL_MALLOC", "1")
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut command = bench.client("4GiB", "linked", &["malloc:a:4294967296"]);
+    assert_eq!(lines(&mut command), ["malloc a = 0"]);
+}
+
+#[test]
+fn another_limit_in_a_budget_in_use_is_said_and_the_stricter_holds() {
+    let bench = Bench::new();
+    let mut first =
+        Running::start(&mut bench.client("4GiB", "linked", &["malloc:a:1073741824", "wait"]));
+    assert_eq!(first.line(), "malloc a = 0");
+    let (out, err) = run(&mut bench.client("8GiB", "linked", &["info"]));
+    assert_eq!(out, [info(3)]);
+    assert_eq!(err.len(), 1, "{err:?}");
+    assert!(
+        err[0].contains("4.0 GiB") && err[0].contains("8.0 GiB") && err[0].contains("FH_BUDGET"),
+        "{err:?}"
+    );
+    let (out, _) = run(bench
+        .client("8GiB", "linked", &["info"])
+        .env("FH_BUDGET", "another"));
+    assert_eq!(
+        out,
+        [format!("info = 0 free {} total {}", 8 * GIB, 8 * GIB)]
+    );
+    first.go_on();
+    first.finish();
+}
+
+/// HIP's numbers follow HIP's own order, the account goes by address.
+#[test]
+fn each_gpu_has_its_own_account_found_by_its_address() {
+    let bench = Bench::new();
+    let mut command = bench.client(
+        "0000:03:00.0=1GiB,0000:83:00.0=2GiB",
+        "linked",
+        &[
+            "info",
+            "malloc:a:2147483648",
+            "device:1",
+            "info",
+            "malloc:b:2147483648",
+            "malloc:c:1073741824",
+            "device:0",
+            "free:c",
+            "info",
+            "free:a",
+            "info",
+        ],
+    );
+    command
+        .env("FH_VISIBLE_DEVICES", "0000:03:00.0,amd-gpu-0000:83:00.0")
+        .env("FAKE_DEVICES", "0000:83:00.0,0000:03:00.0");
+    let at = |free: u64, total: u64| format!("info = 0 free {} total {}", free * GIB, total * GIB);
+    let expected = [
+        &at(2, 2),
+        "malloc a = 0",
+        "device = 0",
+        &at(1, 1),
+        "malloc b = 2 untouched",
+        "malloc c = 0",
+        "device = 0",
+        "free c = 0",
+        &at(0, 2),
+        "free a = 0",
+        &at(2, 2),
+    ];
+    assert_eq!(lines(&mut command), expected);
+}
+
+#[test]
+fn nothing_is_had_on_a_gpu_that_is_not_known() {
+    let bench = Bench::new();
+    let mut command = bench.client(
+        "4GiB",
+        "linked",
+        &["malloc:a:4096", "info", "malloc:a:4096"],
+    );
+    let (out, err) = run(command.env("FAKE_DEVICES", "0000:c3:00.0"));
+    let expected = [
+        "malloc a = 2 untouched",
+        &format!("info = 0 free 0 total {BOARD}"),
+        "malloc a = 2 untouched",
+    ];
+    assert_eq!(out, expected);
+    assert_eq!(err.len(), 1, "{err:?}");
+    assert!(err[0].contains("0000:c3:00.0"), "{err:?}");
+}

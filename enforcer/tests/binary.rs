@@ -1,0 +1,83 @@
+//! The library file itself: what it exports and what it needs.
+
+mod common;
+
+use std::process::Command;
+
+fn readelf(arguments: &[&str]) -> String {
+    let output = Command::new("readelf")
+        .args(arguments)
+        .arg(common::library())
+        .output()
+        .expect("readelf comes with the C compiler's binutils");
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn it_exports_the_hooks_and_the_look_up_functions_only() {
+    let table = readelf(&["--dyn-syms", "--wide"]);
+    let mut exported: Vec<&str> = table
+        .lines()
+        .filter(|line| {
+            [" GLOBAL ", " WEAK "]
+                .iter()
+                .any(|binding| line.contains(binding))
+        })
+        .filter(|line| !line.contains(" UND "))
+        .filter_map(|line| line.split_whitespace().nth(7))
+        .collect();
+    exported.sort_unstable();
+    let expected = [
+        "dlsym",
+        "dlvsym",
+        "hipDeviceTotalMem",
+        "hipFree",
+        "hipGetDeviceProperties",
+        "hipGetDevicePropertiesR0000",
+        "hipGetDevicePropertiesR0600",
+        "hipMalloc",
+        "hipMemGetInfo",
+    ];
+    assert_eq!(exported, expected);
+}
+
+#[test]
+fn it_needs_libc_only_and_is_never_unloaded() {
+    let dynamic = readelf(&["--dynamic", "--wide"]);
+    let needed: Vec<&str> = dynamic
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .filter_map(|line| line.split(['[', ']']).nth(1))
+        .collect();
+    let allowed = ["libc.so.6", "ld-linux-x86-64.so.2"];
+    assert!(
+        needed.iter().all(|library| allowed.contains(library)),
+        "{needed:?}"
+    );
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
+    // Late loading must find room in what the linker keeps for late thread-local storage.
+    assert!(!dynamic.contains("STATIC_TLS"), "{dynamic}");
+}
+
+#[test]
+fn its_constructors_are_those_of_the_standard_library() {
+    let sections = readelf(&["--sections", "--wide"]);
+    let size = |name: &str| {
+        let line = sections.lines().find(|line| line.contains(name))?;
+        let columns: Vec<&str> = line.split(']').nth(1)?.split_whitespace().collect();
+        u64::from_str_radix(columns.get(4)?, 16).ok()
+    };
+    // The compiler's frame_dummy, and one that stores argc and argv.
+    assert_eq!(size(".init_array"), Some(16), "{sections}");
+    // The compiler's __do_global_dtors_aux, and ours.
+    assert_eq!(size(".fini_array"), Some(16), "{sections}");
+    let thread_local = ["tdata", "tbss"]
+        .iter()
+        .filter_map(|name| size(name))
+        .sum::<u64>();
+    assert!(
+        thread_local <= 512,
+        "{thread_local} bytes of thread-local storage"
+    );
+}

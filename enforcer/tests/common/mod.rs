@@ -1,0 +1,294 @@
+//! Runs C programs with the library preloaded, on a stand-in runtime.
+//!
+//! Programs are compiled at test time with `cc`, once for each content of their sources; the library is
+//! built by cargo in the profile of the test, so that no stale one is ever tested.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses a part of this"
+)]
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+
+use hipflex_ledger::{Ledger, LedgerSnapshot, Place};
+
+pub const GIB: u64 = 1 << 30;
+pub const MIB: u64 = 1 << 20;
+/// VRAM of the stand-in's devices.
+pub const BOARD: u64 = 64 * GIB;
+
+/// The library under test: the one that `HIPFLEX_LIB` names, else the one of this test's profile,
+/// brought up to date first.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| match std::env::var_os("HIPFLEX_LIB") {
+        Some(path) => PathBuf::from(path),
+        None => built_library(),
+    })
+}
+
+fn built_library() -> PathBuf {
+    // This executable is TARGET/PROFILE/deps/NAME.
+    let executable = std::env::current_exe().unwrap();
+    let directory = executable.parent().and_then(Path::parent).unwrap();
+    let profile = match directory.file_name().and_then(|name| name.to_str()) {
+        Some("debug") => "dev",
+        Some(profile) => profile,
+        None => panic!(
+            "{} is not in the directory of a profile",
+            executable.display()
+        ),
+    };
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "hipflex-enforcer",
+            "--profile",
+            profile,
+        ])
+        .arg("--manifest-path")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(directory.parent().unwrap())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    directory.join("libhipflex.so")
+}
+
+/// Compiles `sources` of `tests/programs` (the first decides the name) into a file `name`, in a
+/// directory of its own that depends on what goes in, and returns that directory.
+fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let mut hash = DefaultHasher::new();
+    (name, sources, arguments).hash(&mut hash);
+    for entry in fs::read_dir(&programs).unwrap() {
+        let path = entry.unwrap().path();
+        (path.file_name(), fs::read(&path).unwrap()).hash(&mut hash);
+    }
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{:016x}", hash.finish()));
+    let file = directory.join(name);
+    if file.exists() {
+        return directory;
+    }
+    fs::create_dir_all(&directory).unwrap();
+    // Tests in this and in other processes may be here at the same time.
+    let made = directory.join(format!(
+        "{name}.{:?}",
+        (std::process::id(), thread::current().id())
+    ));
+    let output = Command::new("cc")
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(&made)
+        .args(sources.iter().map(|source| programs.join(source)))
+        .args(arguments)
+        .current_dir(&programs)
+        .output()
+        .expect("a C compiler, cc, is needed to build the test programs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    fs::rename(made, file).unwrap();
+    directory
+}
+
+/// The directory of the stand-in runtime, `libamdhip64.so.6`.
+pub fn runtime() -> PathBuf {
+    compile(
+        "libamdhip64.so.6",
+        &["runtime.c"],
+        &[
+            "-shared",
+            "-fPIC",
+            "-Wl,-soname,libamdhip64.so.6",
+            "-Wl,--version-script,runtime.map",
+        ],
+    )
+}
+
+/// A shared library made of one source, with the stand-in among its libraries if `on_hip`.
+pub fn shared_library(source: &str, on_hip: bool) -> PathBuf {
+    let name = format!("lib{}.so", source.trim_end_matches(".c"));
+    let soname = format!("-Wl,-soname,{name}");
+    let search = format!("-L{}", runtime().display());
+    let mut arguments = vec!["-shared", "-fPIC", soname.as_str()];
+    if on_hip {
+        arguments.extend([search.as_str(), "-Wl,--no-as-needed", "-l:libamdhip64.so.6"]);
+    }
+    compile(&name, &[source], &arguments).join(name)
+}
+
+/// A program made of one source. `libraries` are linked to it, in this order.
+pub fn program(source: &str, arguments: &[&str], libraries: &[&Path]) -> PathBuf {
+    let name = source.trim_end_matches(".c");
+    let libraries: Vec<_> = libraries
+        .iter()
+        .map(|path| path.to_str().unwrap())
+        .collect();
+    let all: Vec<&str> = arguments
+        .iter()
+        .copied()
+        .chain(["-Wl,--no-as-needed"])
+        .chain(libraries)
+        .collect();
+    compile(name, &[source], &all).join(name)
+}
+
+/// The test client; `linked` to the stand-in or not at all.
+pub fn client(linked: bool) -> PathBuf {
+    if linked {
+        program(
+            "client.c",
+            &["-DLINKED"],
+            &[&runtime().join("libamdhip64.so.6")],
+        )
+    } else {
+        program("client.c", &[], &[])
+    }
+}
+
+/// A budget of its own: a directory for ledgers and logs, which goes away with this value.
+pub struct Bench {
+    pub directory: tempfile::TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn ledgers(&self) -> PathBuf {
+        self.directory.path().join("shm")
+    }
+
+    /// What stands in the one ledger that there is.
+    pub fn snapshot(&self) -> LedgerSnapshot {
+        let ledgers = Ledger::list(&Place::new(self.ledgers(), false)).unwrap();
+        assert_eq!(ledgers.len(), 1, "{ledgers:?}");
+        Ledger::open(&ledgers[0].path).unwrap().snapshot()
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// `program` with the library preloaded, and no limit yet.
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("FH_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("LD_PRELOAD", library())
+            .env("LD_LIBRARY_PATH", runtime())
+            .env("FH_SHM_PATH", self.ledgers())
+            .env("FH_LOG_PATH", self.log())
+            .env("FH_VISIBLE_DEVICES", "0000:03:00.0");
+        command
+    }
+
+    /// The client under a limit, finding its functions in this `way`.
+    pub fn client(&self, limit: &str, way: &str, commands: &[&str]) -> Command {
+        let mut command = self.command(client(way == "linked"));
+        command
+            .env("FH_MEMORY_LIMIT", limit)
+            .arg(way)
+            .args(commands);
+        command
+    }
+}
+
+/// What a program printed. Fails the test if the program did not end with success.
+pub fn lines(command: &mut Command) -> Vec<String> {
+    run(command).0
+}
+
+/// What a program printed on stdout and stderr. Fails the test if it did not end with success.
+pub fn run(command: &mut Command) -> (Vec<String>, Vec<String>) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = both(&output);
+    assert!(
+        output.status.success(),
+        "{:?}: {} {text:.2000?}",
+        command.get_program(),
+        output.status
+    );
+    text
+}
+
+/// The lines of stdout and stderr.
+pub fn both(output: &Output) -> (Vec<String>, Vec<String>) {
+    let lines = |bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).unwrap();
+        text.lines().map(String::from).collect()
+    };
+    (lines(&output.stdout), lines(&output.stderr))
+}
+
+/// A program that stops at `wait` until it is told to go on.
+pub struct Running {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            input: child.stdin.take().unwrap(),
+            output: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        }
+    }
+
+    /// The next line that the program prints.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Ends the present `wait`.
+    pub fn go_on(&mut self) {
+        self.input.write_all(b"\n").unwrap();
+    }
+
+    /// Kills the program and waits until it is gone.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for the program's end; it must be a success.
+    pub fn finish(mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+}

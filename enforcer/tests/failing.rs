@@ -1,0 +1,361 @@
+//! What cannot be understood or used: said once, and closed unless the user wants otherwise.
+
+mod common;
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{BOARD, Bench, GIB, MIB, lines, run};
+
+const COMMANDS: [&str; 3] = ["malloc:a:1048576", "info", "malloc:a:1048576"];
+
+/// Runs the client closed and open, and checks that the user is told, with `words` in the text.
+fn is_refused_or_let_run(command: impl Fn() -> Command, words: &[&str]) {
+    let (out, err) = run(&mut command());
+    assert_eq!(
+        out,
+        [
+            "malloc a = 2 untouched",
+            &format!("info = 0 free 0 total {BOARD}"),
+            "malloc a = 2 untouched"
+        ],
+        "{err:?}"
+    );
+    assert_eq!(err.len(), 1, "{err:?}");
+    for word in words.iter().chain(&["hipflex: ", "FH_FAIL_MODE=open"]) {
+        assert!(err[0].contains(word), "{word} is missing: {err:?}");
+    }
+    let (out, err) = run(command().env("FH_FAIL_MODE", "open"));
+    let free = BOARD - MIB;
+    assert_eq!(
+        out,
+        [
+            "malloc a = 0",
+            &format!("info = 0 free {free} total {BOARD}"),
+            "malloc a = 0"
+        ]
+    );
+    assert_eq!(err.len(), 1, "{err:?}");
+    assert!(
+        err[0].contains("WITHOUT a limit") && err[0].contains(words[0]),
+        "{err:?}"
+    );
+}
+
+#[test]
+fn a_limit_that_is_not_understood() {
+    for limit in [
+        "banana",
+        "0",
+        "-1",
+        "1Gi x",
+        "1GiX",
+        "99999999999T",
+        "",
+        "0%",
+        "1GiB,2GiB",
+    ] {
+        let bench = Bench::new();
+        is_refused_or_let_run(
+            || bench.client(limit, "linked", &COMMANDS),
+            &["FH_MEMORY_LIMIT"],
+        );
+        assert!(!bench.ledgers().exists());
+    }
+}
+
+#[test]
+fn a_limit_for_gpus_that_leaves_one_out_or_names_another() {
+    for limit in ["0000:83:00.0=4GiB", "0000:83:00.0=4GiB,*=1GiB", "50%"] {
+        let bench = Bench::new();
+        is_refused_or_let_run(
+            || bench.client(limit, "linked", &COMMANDS),
+            &["FH_MEMORY_LIMIT", "0000:"],
+        );
+    }
+}
+
+#[test]
+fn a_budget_or_a_list_of_gpus_that_is_not_understood() {
+    let bench = Bench::new();
+    let with = |name: &str, value: &str| {
+        let mut command = bench.client("4GiB", "linked", &COMMANDS);
+        command.env(name, value);
+        command
+    };
+    is_refused_or_let_run(|| with("FH_BUDGET", "../x"), &["FH_BUDGET"]);
+    is_refused_or_let_run(
+        || with("FH_VISIBLE_DEVICES", "banana"),
+        &["FH_VISIBLE_DEVICES"],
+    );
+    is_refused_or_let_run(
+        || with("FH_VISIBLE_DEVICES", "0000:03:00.0,0000:03:00.0"),
+        &["GPU"],
+    );
+}
+
+/// Puts something else in the place of the directory of ledgers, of a user's, or of a ledger.
+#[test]
+fn a_ledger_that_cannot_be_used() {
+    // SAFETY: no preconditions.
+    let user = unsafe { libc::geteuid() };
+    let spoil: [(&str, &dyn Fn(&Path)); 6] = [
+        ("shm", &|shm| fs::write(shm, "a file").unwrap()),
+        ("shm", &|shm| {
+            fs::create_dir(shm.with_file_name("real")).unwrap();
+            symlink("real", shm).unwrap();
+        }),
+        ("shm", &|shm| {
+            let ours = shm.join(user.to_string());
+            fs::create_dir_all(&ours).unwrap();
+            fs::set_permissions(shm, fs::Permissions::from_mode(0o1777)).unwrap();
+            fs::set_permissions(&ours, fs::Permissions::from_mode(0o777)).unwrap();
+        }),
+        ("shm", &|shm| {
+            let ours = shm.join(user.to_string());
+            fs::create_dir_all(&ours).unwrap();
+            fs::set_permissions(shm, fs::Permissions::from_mode(0o1777)).unwrap();
+            // Another user's directory; root can make one, others have none to make.
+            if std::os::unix::fs::chown(&ours, Some(user + 1), None).is_err() {
+                fs::set_permissions(&ours, fs::Permissions::from_mode(0o000)).unwrap();
+            }
+        }),
+        ("default", &|shm| {
+            let ours = shm.join(user.to_string());
+            fs::create_dir_all(&ours).unwrap();
+            fs::set_permissions(shm, fs::Permissions::from_mode(0o1777)).unwrap();
+            fs::set_permissions(&ours, fs::Permissions::from_mode(0o700)).unwrap();
+            fs::write(ours.join("default"), "not a ledger").unwrap();
+            fs::set_permissions(ours.join("default"), fs::Permissions::from_mode(0o600)).unwrap();
+        }),
+        ("default", &|shm| {
+            let ours = shm.join(user.to_string());
+            fs::create_dir_all(ours.join("default")).unwrap();
+            fs::set_permissions(shm, fs::Permissions::from_mode(0o1777)).unwrap();
+            fs::set_permissions(&ours, fs::Permissions::from_mode(0o700)).unwrap();
+        }),
+    ];
+    for (n, (named, spoil)) in spoil.iter().enumerate() {
+        let bench = Bench::new();
+        spoil(&bench.ledgers());
+        eprintln!("spoilt in way {n}");
+        is_refused_or_let_run(|| bench.client("4GiB", "linked", &COMMANDS), &[named]);
+    }
+}
+
+#[test]
+fn a_fail_mode_that_is_not_understood_is_closed() {
+    let bench = Bench::new();
+    let mut command = bench.client("banana", "linked", &["malloc:a:4096"]);
+    let (out, err) = run(command.env("FH_FAIL_MODE", "banana"));
+    assert_eq!(out, ["malloc a = 2 untouched"]);
+    assert_eq!(err.len(), 2, "{err:?}");
+    assert!(
+        err[0].contains("FH_FAIL_MODE") && err[0].contains("banana"),
+        "{err:?}"
+    );
+}
+
+/// The program gets the runtime's own reason.
+#[test]
+fn without_a_gpu_the_error_is_the_native_one() {
+    if Path::new("/sys/class/kfd/kfd/topology/nodes").exists() {
+        eprintln!("not checked: this machine has the driver");
+        return;
+    }
+    let bench = Bench::new();
+    let mut command = bench.client(
+        "4GiB",
+        "linked",
+        &["malloc:a:4096", "info", "malloc:a:4096", "last"],
+    );
+    command
+        .env("FAKE_NO_GPU", "1")
+        .env_remove("FH_VISIBLE_DEVICES");
+    let (out, err) = run(&mut command);
+    assert_eq!(
+        out,
+        [
+            "malloc a = 100 untouched",
+            "info = 100 free 7 total 7",
+            "malloc a = 100 untouched",
+            "last = 100"
+        ]
+    );
+    assert_eq!(err.len(), 1, "{err:?}");
+    assert!(err[0].contains("amdgpu"), "{err:?}");
+}
+
+#[test]
+fn without_a_limit_nothing_is_done() {
+    let inert = |name: &str, value: Option<&str>| {
+        let bench = Bench::new();
+        let mut command = bench.client(
+            "banana",
+            "linked",
+            &["malloc:a:1048576", "info", "total", "props0600"],
+        );
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+        let (out, err) = run(&mut command);
+        let free = BOARD - MIB;
+        assert_eq!(
+            out[..2],
+            [
+                "malloc a = 0",
+                &format!("info = 0 free {free} total {BOARD}")
+            ]
+        );
+        assert_eq!(
+            out[2..],
+            [
+                format!("total = 0 {BOARD}"),
+                format!("props0600 = 0 total {BOARD}, 0 other bytes differ")
+            ]
+        );
+        assert_eq!(err, [""; 0]);
+        assert_eq!(fs::read_dir(bench.directory.path()).unwrap().count(), 0);
+    };
+    inert("FH_MEMORY_LIMIT", None);
+    for no in ["false", "0", "off", "no"] {
+        inert("FH_ENABLE_HOOKS", Some(no));
+    }
+}
+
+#[test]
+fn a_range_of_compute_units_is_said_not_to_be_kept() {
+    let bench = Bench::new();
+    let mut command = bench.client("4GiB", "linked", &["malloc:a:4096", "malloc:b:4096"]);
+    let (_, err) = run(command.env("FH_CU_RANGE", "0-37"));
+    assert_eq!(err.len(), 1, "{err:?}");
+    assert!(err[0].contains("FH_CU_RANGE"), "{err:?}");
+}
+
+#[test]
+fn the_first_refusal_is_explained() {
+    let bench = Bench::new();
+    let mut command = bench.client(
+        "4GiB",
+        "linked",
+        &[
+            "malloc:a:3221225472",
+            "malloc:b:2147483648",
+            "malloc:b:2147483648",
+            "malloc:b:3221225472",
+        ],
+    );
+    let (_, err) = run(command.env("FH_BUDGET", "mine"));
+    assert_eq!(err.len(), 1, "{err:?}");
+    for word in [
+        "hipMalloc",
+        "0000:03:00.0",
+        "2.0 GiB",
+        "limit 4.0 GiB",
+        "3.0 GiB",
+        "'mine'",
+    ] {
+        assert!(err[0].contains(word), "{word} is missing: {err:?}");
+    }
+}
+
+/// A pipe that nobody reads is full; the program neither waits when it is refused nor when it ends.
+#[test]
+fn a_full_stderr_stops_nothing() {
+    let bench = Bench::new();
+    let (reader, mut writer) = io::pipe().unwrap();
+    // SAFETY: plain fcntl on a descriptor of ours.
+    let size = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) };
+    writer
+        .write_all(&vec![b'x'; usize::try_from(size).unwrap()])
+        .unwrap();
+    for (limit, result) in [
+        ("4GiB", "malloc a = 2 untouched"),
+        ("banana", "malloc a = 2 untouched"),
+    ] {
+        let started = Instant::now();
+        let mut command = bench.client(limit, "linked", &["malloc:a:5368709120"]);
+        assert_eq!(lines_with_stderr(&mut command, &writer), [result]);
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+    drop(reader);
+    // And now it has no reader: a write of ours must not raise SIGPIPE.
+    let mut command = bench.client("4GiB", "linked", &["malloc:a:5368709120"]);
+    assert_eq!(
+        lines_with_stderr(&mut command, &writer),
+        ["malloc a = 2 untouched"]
+    );
+}
+
+fn lines_with_stderr(command: &mut Command, stderr: &io::PipeWriter) -> Vec<String> {
+    let mut child = command
+        .stderr(stderr.try_clone().unwrap())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    common::both(&output).0
+}
+
+#[test]
+fn the_log_says_what_it_is_asked_to_and_nothing_by_default() {
+    let quiet = Bench::new();
+    lines(&mut quiet.client("4GiB", "linked", &["malloc:a:1048576", "free:a"]));
+    assert!(!quiet.log().exists());
+
+    let bench = Bench::new();
+    let mut command = bench.client("4GiB", "linked", &["malloc:a:1048576", "free:a"]);
+    lines(command.env("FH_LOG_LEVEL", "debug"));
+    let log = fs::read_to_string(bench.log()).unwrap();
+    assert!(
+        log.contains("booked 1048576 bytes") && log.contains("freed 1048576 bytes"),
+        "{log}"
+    );
+
+    let off = Bench::new();
+    let mut command = off.client("4GiB", "linked", &["malloc:a:1048576"]);
+    lines(
+        command
+            .env("FH_LOG_LEVEL", "trace")
+            .env("FH_ENABLE_LOG", "off"),
+    );
+    assert!(!off.log().exists());
+
+    let (_, err) = run(command
+        .env("FH_LOG_LEVEL", "loud")
+        .env_remove("FH_ENABLE_LOG"));
+    assert_eq!(err.len(), 1, "{err:?}");
+    assert!(
+        err[0].contains("FH_LOG_LEVEL") && err[0].contains("loud"),
+        "{err:?}"
+    );
+
+    let (_, err) = run(command
+        .env("FH_LOG_LEVEL", "debug")
+        .env("FH_LOG_PATH", "stderr"));
+    assert!(
+        err.iter().any(|line| line.contains("booked 1048576 bytes")),
+        "{err:?}"
+    );
+    let (_, err) = run(command.env("FH_LOG_PATH", "/proc/nowhere"));
+    assert_eq!(err.len(), 1, "{err:?}");
+    assert!(
+        err[0].contains("/proc/nowhere") && err[0].contains("FH_LOG_PATH"),
+        "{err:?}"
+    );
+    assert_eq!(GIB, 1024 * MIB);
+}

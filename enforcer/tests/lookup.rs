@@ -1,0 +1,204 @@
+//! Look-ups by name: hooked names lead to the hooks however they are found, and every other question is
+//! answered as if the library were not there.
+
+mod common;
+
+use common::{Bench, GIB, client, lines, program, run, runtime, shared_library};
+
+/// Every way in must be counted; the limit tells, since the stand-in knows none.
+#[test]
+fn every_way_to_find_a_function_leads_to_the_hooks() {
+    for way in ["linked", "dlsym", "dlvsym", "default", "next", "program"] {
+        let bench = Bench::new();
+        let mut command = bench.client(
+            "4GiB",
+            way,
+            &[
+                "malloc:a:3221225472",
+                "malloc:b:3221225472",
+                "info",
+                "total",
+                "props",
+            ],
+        );
+        let expected = [
+            String::from("malloc a = 0"),
+            String::from("malloc b = 2 untouched"),
+            format!("info = 0 free {} total {}", GIB, 4 * GIB),
+            format!("total = 0 {}", 4 * GIB),
+            format!("props = 0 total {}, 0 other bytes differ", 4 * GIB),
+        ];
+        assert_eq!(lines(&mut command), expected, "{way}");
+    }
+}
+
+/// Prints the same with and without the library: names, versions, handles and errors.
+#[test]
+fn every_other_question_is_answered_as_without_us() {
+    let questions = program("questions.c", &[], &[]);
+    let linked = program(
+        "questions.c",
+        &["-DLINKED"],
+        &[&runtime().join("libamdhip64.so.6")],
+    );
+    let bench = Bench::new();
+    for program in [questions, linked] {
+        let mut with = bench.command(&program);
+        let (answers, _) = run(with.env("FH_MEMORY_LIMIT", "4GiB"));
+        let expected = lines(bench.command(&program).env_remove("LD_PRELOAD"));
+        assert!(expected.len() > 20);
+        assert_eq!(answers, expected, "{}", program.display());
+    }
+}
+
+/// A library that overrides `dlsym` itself and looks further with RTLD_NEXT, before and behind ours.
+#[test]
+fn another_dlsym_override_goes_on_working_in_either_order() {
+    let other = shared_library("other_override.c", false);
+    for ours_first in [true, false] {
+        let bench = Bench::new();
+        let (ours, other) = (common::library().to_str().unwrap(), other.to_str().unwrap());
+        let preload = if ours_first {
+            format!("{ours}:{other}")
+        } else {
+            format!("{other}:{ours}")
+        };
+        let mut command = bench.client(
+            "4GiB",
+            "dlsym",
+            &["malloc:a:5368709120", "malloc:b:1073741824"],
+        );
+        let (out, err) = run(command.env("LD_PRELOAD", preload));
+        assert_eq!(
+            out,
+            ["malloc a = 2 untouched", "malloc b = 0"],
+            "ours first: {ours_first}"
+        );
+        // Its answer for the name that it replaces: hipSetDevice, which the client looks up.
+        assert!(
+            err.iter().any(|line| line == "other: hipSetDevice"),
+            "{err:?}"
+        );
+    }
+}
+
+/// A preload that wraps hipMalloc and finds the next one with RTLD_NEXT, before ours.
+#[test]
+fn a_wrapper_before_us_reaches_us() {
+    let wrapper = shared_library("wrapper.c", false);
+    let bench = Bench::new();
+    let preload = format!("{}:{}", wrapper.display(), common::library().display());
+    let mut command = bench.client(
+        "4GiB",
+        "linked",
+        &["malloc:a:5368709120", "malloc:b:1073741824"],
+    );
+    let (out, err) = run(command.env("LD_PRELOAD", preload));
+    assert_eq!(out, ["malloc a = 2 untouched", "malloc b = 0"]);
+    assert_eq!(
+        err.iter()
+            .filter(|line| *line == "wrapper: hipMalloc")
+            .count(),
+        2,
+        "{err:?}"
+    );
+}
+
+/// A library that is no HIP runtime and exports `hipMalloc` is left alone.
+#[test]
+fn an_unrelated_library_with_a_function_of_that_name_is_left_alone() {
+    let unrelated = shared_library("unrelated.c", false);
+    let bench = Bench::new();
+    let linked = program("uses_unrelated.c", &["-DLINKED"], &[&unrelated]);
+    let loads = program("uses_unrelated.c", &[], &[]);
+    for program in [linked, loads] {
+        let mut command = bench.command(&program);
+        command.env("FH_MEMORY_LIMIT", "1GiB").arg(&unrelated);
+        let directory = unrelated.parent().unwrap().display();
+        command.env(
+            "LD_LIBRARY_PATH",
+            format!("{directory}:{}", runtime().display()),
+        );
+        let (out, err) = run(&mut command);
+        assert_eq!(out, ["unrelated hipMalloc of 2147483648 = 42"]);
+        assert_eq!(err, [""; 0]);
+    }
+    assert!(!bench.ledgers().exists());
+}
+
+/// A library loaded with RTLD_LOCAL, whose own dependencies include the runtime: it is linked to it, or
+/// asks with RTLD_DEFAULT, which in its case finds the runtime.
+#[test]
+fn a_plugin_with_the_runtime_among_its_own_libraries_is_counted() {
+    let plugin = shared_library("plugin.c", true);
+    let bench = Bench::new();
+    let host = program("host.c", &[], &[]);
+    let mut command = bench.command(host);
+    let out = lines(command.env("FH_MEMORY_LIMIT", "4GiB").arg(plugin));
+    assert_eq!(
+        out,
+        [
+            "host sees hipMalloc: no",
+            "linked 2",
+            "RTLD_DEFAULT 2",
+            "linked 0"
+        ]
+    );
+}
+
+/// RTLD_NEXT and RTLD_DEFAULT depend on who asks; the client's own `malloc` symbols stay right.
+#[test]
+fn the_library_can_be_loaded_late() {
+    let bench = Bench::new();
+    let host = program("late.c", &[], &[]);
+    let mut command = bench.command(host);
+    let out = lines(
+        command
+            .env_remove("LD_PRELOAD")
+            .env("FH_MEMORY_LIMIT", "4GiB")
+            .arg(common::library()),
+    );
+    assert_eq!(
+        out,
+        [
+            "loaded",
+            "hipMalloc = 2",
+            "hipMalloc = 0",
+            "unloaded",
+            "hipMalloc = 2"
+        ]
+    );
+}
+
+/// `FH_HIP_LIB_PATH`, and what is said when there is no runtime at all.
+#[test]
+fn the_runtime_can_be_named_and_a_missing_one_is_said() {
+    let bench = Bench::new();
+    let weak = program("weak.c", &[], &[]);
+    let mut named = bench.command(&weak);
+    named
+        .env_remove("LD_LIBRARY_PATH")
+        .env("FH_MEMORY_LIMIT", "4GiB");
+    let (out, _) = run(named.env("FH_HIP_LIB_PATH", runtime().join("libamdhip64.so.6")));
+    assert_eq!(out, ["hipMalloc = 0", "hipMalloc = 0"]);
+
+    let mut missing = bench.command(&weak);
+    missing
+        .env_remove("LD_LIBRARY_PATH")
+        .env("FH_MEMORY_LIMIT", "4GiB");
+    let (out, err) = run(&mut missing);
+    assert_eq!(out, ["hipMalloc = 3", "hipMalloc = 3"]);
+    assert_eq!(err.len(), 1, "{err:?}");
+    assert!(
+        err[0].contains("no HIP runtime") && err[0].contains("FH_HIP_LIB_PATH"),
+        "{err:?}"
+    );
+
+    let (out, err) = run(missing.env("FH_HIP_LIB_PATH", "/nowhere/libamdhip64.so"));
+    assert_eq!(out, ["hipMalloc = 3", "hipMalloc = 3"]);
+    assert!(
+        err.len() == 1 && err[0].contains("/nowhere/libamdhip64.so"),
+        "{err:?}"
+    );
+    assert!(client(true).exists());
+}

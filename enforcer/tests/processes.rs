@@ -1,0 +1,202 @@
+//! Forks, threads, beginnings and ends of processes.
+
+mod common;
+
+use common::{Bench, GIB, Running, client, lines, program, shared_library};
+
+fn info(free_gib: u64) -> String {
+    format!("info = 0 free {} total {}", free_gib * GIB, 4 * GIB)
+}
+
+/// Whatever a child does and however it ends, its parent's booking stays.
+#[test]
+fn a_child_s_end_does_not_touch_its_parent_s_booking() {
+    for start in ["fork", "vfork", "spawn"] {
+        for end in ["exit", "_exit", "abort", "exec", "kill"] {
+            if start == "vfork" && !["_exit", "exec"].contains(&end) {
+                continue; // not allowed in a vfork child
+            }
+            let bench = Bench::new();
+            let child = format!("child:{start}:{end}:");
+            let mut command = bench.client(
+                "4GiB",
+                "linked",
+                &["malloc:a:3221225472", &child, "info", "free:a", "info"],
+            );
+            let mut out = lines(&mut command);
+            out.retain(|line| line != "spawned");
+            assert_eq!(
+                out,
+                [
+                    "malloc a = 0",
+                    "child ended",
+                    &info(1),
+                    "free a = 0",
+                    &info(4)
+                ],
+                "{start} {end}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_forked_child_has_a_share_of_its_own_which_ends_with_it() {
+    for end in ["exit", "_exit", "abort", "exec", "kill"] {
+        let bench = Bench::new();
+        let child = format!(
+            "child:fork:{end}:info+malloc:b:2147483648+malloc:c:1073741824+info+free:c+info+malloc:d:536870912"
+        );
+        let mut command = bench.client(
+            "4GiB",
+            "linked",
+            &["malloc:a:3221225472", &child, "malloc:e:1073741824", "info"],
+        );
+        let expected = [
+            "malloc a = 0",
+            &info(1),
+            "malloc b = 2 untouched",
+            "malloc c = 0",
+            &info(0),
+            "free c = 0",
+            &info(1),
+            "malloc d = 0",
+            "child ended",
+            "malloc e = 0",
+            &info(0),
+        ];
+        assert_eq!(lines(&mut command), expected, "{end}");
+    }
+}
+
+/// The child's runtime forgets the block, the parent still holds it.
+#[test]
+fn a_child_that_frees_its_parent_s_block_gives_nothing_back() {
+    let bench = Bench::new();
+    let commands = ["malloc:a:3221225472", "child:fork:exit:free:a+info", "info"];
+    let out = lines(&mut bench.client("4GiB", "linked", &commands));
+    assert_eq!(
+        out,
+        [
+            "malloc a = 0",
+            "free a = 0",
+            &info(1),
+            "child ended",
+            &info(1)
+        ]
+    );
+}
+
+#[test]
+fn a_child_forked_before_the_first_call_begins_by_itself() {
+    let bench = Bench::new();
+    let commands = ["child:fork:exit:malloc:a:3221225472+info", "info"];
+    let out = lines(&mut bench.client("4GiB", "linked", &commands));
+    assert_eq!(out, ["malloc a = 0", &info(1), "child ended", &info(4)]);
+}
+
+#[test]
+fn a_child_of_a_child_is_a_process_like_any_other() {
+    let bench = Bench::new();
+    let commands = [
+        "malloc:a:1073741824",
+        "child:fork:exit:malloc:b:1073741824+info+malloc:c:3221225472",
+        "info",
+    ];
+    let out = lines(&mut bench.client("4GiB", "linked", &commands));
+    assert_eq!(
+        out,
+        [
+            "malloc a = 0",
+            "malloc b = 0",
+            &info(2),
+            "malloc c = 2 untouched",
+            "child ended",
+            &info(3)
+        ]
+    );
+}
+
+/// The booking belonged to the old image; the PID is the same.
+#[test]
+fn a_new_image_begins_at_nothing() {
+    let bench = Bench::new();
+    let out = lines(&mut bench.client(
+        "4GiB",
+        "linked",
+        &["malloc:a:3221225472", "info", "end:self"],
+    ));
+    assert_eq!(out, ["malloc a = 0", &info(1), &info(4)]);
+}
+
+/// Threads that come while the first is still joining the ledger wait for it.
+#[test]
+fn the_first_calls_of_many_threads_are_all_counted() {
+    for _ in 0..10 {
+        let bench = Bench::new();
+        let out = lines(&mut bench.client("4GiB", "linked", &["threads:8:4:268435456", "info"]));
+        assert_eq!(out, ["threads: 16 succeeded", &info(0)]);
+    }
+}
+
+/// A library's constructor runs before ours could, its destructor after.
+#[test]
+fn constructors_and_destructors_may_call_hip() {
+    let library = shared_library("at_load.c", true);
+    let directory = library.parent().unwrap().to_owned();
+    let runtime = common::runtime();
+    let search = format!("-Wl,-rpath-link,{}", runtime.display());
+    let user = program("uses_at_load.c", &[&search], &[&library]);
+    let bench = Bench::new();
+    let mut command = bench.command(user);
+    command.env("FH_MEMORY_LIMIT", "4GiB").env(
+        "LD_LIBRARY_PATH",
+        format!("{}:{}", directory.display(), runtime.display()),
+    );
+    let expected = [
+        "constructor: 0",
+        "constructor: 2",
+        "main: free 1",
+        "main: 2",
+        "destructor: free 0",
+        "destructor: 0",
+        "destructor: 2",
+    ];
+    assert_eq!(lines(&mut command), expected);
+}
+
+#[test]
+fn a_clean_end_releases_the_slot() {
+    let bench = Bench::new();
+    let mut watcher =
+        Running::start(&mut bench.client("4GiB", "linked", &["malloc:a:4096", "wait"]));
+    assert_eq!(watcher.line(), "malloc a = 0");
+    lines(&mut bench.client("4GiB", "linked", &["malloc:a:1073741824", "free:a"]));
+    assert_eq!(
+        bench.snapshot().members.len(),
+        1,
+        "only the watcher is left"
+    );
+    // What is held until the end is returned by whoever looks next, not before the end.
+    lines(&mut bench.client("4GiB", "linked", &["malloc:a:1073741824"]));
+    assert_eq!(bench.snapshot().members.len(), 2);
+    lines(&mut bench.client("4GiB", "linked", &["malloc:a:4294963200"]));
+    watcher.go_on();
+    watcher.finish();
+}
+
+#[test]
+fn a_program_that_never_calls_hip_leaves_no_trace() {
+    let bench = Bench::new();
+    let mut command = bench.command("/bin/true");
+    lines(
+        command
+            .env("FH_MEMORY_LIMIT", "banana")
+            .env("FH_LOG_LEVEL", "trace"),
+    );
+    assert_eq!(
+        std::fs::read_dir(bench.directory.path()).unwrap().count(),
+        0
+    );
+    assert!(client(true).exists());
+}

@@ -1,0 +1,268 @@
+/* A HIP program that does what its arguments say and prints what came of it, one line each.
+ *
+ * client WAY COMMAND...
+ * WAY: how the functions are found: linked (built with -DLINKED), dlsym, dlvsym, default, next, program.
+ * Commands, with fields separated by colons:
+ *   malloc:NAME:BYTES   malloc_nowhere:BYTES   free:NAME   free_inside:NAME   free_null   free_bogus
+ *   info   info:free   info:total   info:none   total   total_nowhere   props   props0600   props0000
+ *   device:N   last   threads:N:TIMES:BYTES   say:TEXT   wait (for a line on stdin)
+ *   child:START:END:COMMAND+COMMAND...   START: fork, vfork, spawn; END: exit, _exit, abort, exec, kill
+ *   end:HOW              how the program ends: exit (default), _exit, abort, self (exec of itself: info)
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+static const char *self;
+
+#ifdef LINKED
+int hipMalloc(void **, size_t);
+int hipFree(void *);
+int hipMemGetInfo(size_t *, size_t *);
+int hipDeviceTotalMem(size_t *, int);
+int hipGetDeviceProperties(void *, int);
+int hipGetDevicePropertiesR0600(void *, int);
+int hipGetDevicePropertiesR0000(void *, int);
+int hipSetDevice(int);
+int hipGetLastError(void);
+#define FIND(name) name
+#else
+static const char *way;
+static void *library;
+
+static void *find(const char *name)
+{
+    const char *version = strstr(name, "R0600") ? "hip_6.0" : "hip_4.2";
+    void *found = NULL;
+    if (!strcmp(way, "dlsym"))
+        found = dlsym(library, name);
+    else if (!strcmp(way, "dlvsym"))
+        found = dlvsym(library, name, version);
+    else if (!strcmp(way, "default"))
+        found = dlsym(RTLD_DEFAULT, name);
+    else if (!strcmp(way, "next"))
+        found = dlsym(RTLD_NEXT, name);
+    else if (!strcmp(way, "program"))
+        found = dlsym(dlopen(NULL, RTLD_NOW), name);
+    const char *error = dlerror();
+    if (error) {
+        printf("%s: %s\n", name, error);
+        exit(3);
+    }
+    return found;
+}
+#define FIND(name) find(#name)
+#endif
+
+static int (*Malloc)(void **, size_t);
+static int (*Free)(void *);
+static int (*MemGetInfo)(size_t *, size_t *);
+static int (*TotalMem)(size_t *, int);
+static int (*SetDevice)(int);
+static int (*LastError)(void);
+
+static struct { char name[32]; void *pointer; } blocks[64];
+
+static void **block(const char *name)
+{
+    for (int i = 0; i < 64; i++) {
+        if (!blocks[i].name[0])
+            snprintf(blocks[i].name, sizeof blocks[i].name, "%s", name);
+        if (!strcmp(blocks[i].name, name))
+            return &blocks[i].pointer;
+    }
+    abort();
+}
+
+static void properties(const char *name, int (*get)(void *, int), size_t size, size_t total_at)
+{
+    static unsigned char buffer[8192];
+    memset(buffer, 0xa5, sizeof buffer);
+    int error = get(buffer + 2048, 0);
+    size_t total, touched = 0;
+    memcpy(&total, buffer + 2048 + total_at, sizeof total);
+    for (size_t i = 0; i < sizeof buffer; i++) {
+        int inside = i >= 2048 && i < 2048 + size;
+        int in_total = i >= 2048 + total_at && i < 2048 + total_at + 8;
+        int expected = !inside ? 0xa5 : i < 2048 + 9 ? "Fake GPU"[i - 2048] : 0x77;
+        touched += !in_total && buffer[i] != expected;
+    }
+    printf("%s = %d total %zu, %zu other bytes differ\n", name, error, total, touched);
+}
+
+static pthread_barrier_t barrier;
+static long times, bytes;
+
+static void *thread(void *count)
+{
+    long successes = 0;
+    pthread_barrier_wait(&barrier);
+    for (long i = 0; i < times; i++) {
+        void *pointer;
+        successes += Malloc(&pointer, (size_t)bytes) == 0;
+    }
+    *(long *)count = successes;
+    return NULL;
+}
+
+static void threads(int n)
+{
+    pthread_t ids[64];
+    long counts[64], sum = 0;
+    pthread_barrier_init(&barrier, NULL, (unsigned)n);
+    for (int i = 0; i < n; i++)
+        pthread_create(&ids[i], NULL, thread, &counts[i]);
+    for (int i = 0; i < n; i++) {
+        pthread_join(ids[i], NULL);
+        sum += counts[i];
+    }
+    printf("threads: %ld succeeded\n", sum);
+}
+
+static void command(char *text);
+
+static void end(const char *how)
+{
+    fflush(stdout);
+    if (!strcmp(how, "exit"))
+        exit(0);
+    if (!strcmp(how, "_exit"))
+        _exit(0);
+    if (!strcmp(how, "abort"))
+        abort();
+    if (!strcmp(how, "kill"))
+        kill(getpid(), SIGKILL);
+    if (!strcmp(how, "exec"))
+        execl("/bin/true", "true", (char *)NULL);
+    if (!strcmp(how, "self"))
+        execl(self, self, "linked", "info", (char *)NULL);
+    _exit(9);
+}
+
+static void child(char *fields)
+{
+    char *start = strsep(&fields, ":"), *how = strsep(&fields, ":");
+    pid_t pid;
+    int status;
+    fflush(stdout);
+    if (!strcmp(start, "spawn")) {
+        char *arguments[] = { (char *)self, (char *)"linked", (char *)"say:spawned", NULL };
+        posix_spawn(&pid, self, NULL, NULL, arguments, environ);
+    } else if (!strcmp(start, "vfork")) {
+        pid = vfork();
+        if (pid == 0) {
+            if (!strcmp(how, "exec"))
+                execl("/bin/true", "true", (char *)NULL);
+            _exit(0);
+        }
+    } else {
+        pid = fork();
+        if (pid == 0) {
+            for (char *one; fields && *fields && (one = strsep(&fields, "+"));)
+                command(one);
+            end(how);
+        }
+    }
+    waitpid(pid, &status, 0);
+    printf("child ended\n");
+}
+
+static void command(char *text)
+{
+    char *fields = text, *name = strsep(&fields, ":");
+    size_t f = 7, t = 7;
+    int error;
+    if (!strcmp(name, "malloc")) {
+        char *which = strsep(&fields, ":");
+        void **place = block(which);
+        *place = (void *)0x1234;
+        error = Malloc(place, strtoull(fields, NULL, 0));
+        printf("malloc %s = %d%s\n", which, error,
+               *place == (void *)0x1234 ? " untouched" : *place ? "" : " null");
+    } else if (!strcmp(name, "malloc_nowhere")) {
+        printf("malloc nowhere = %d\n", Malloc(NULL, strtoull(fields, NULL, 0)));
+    } else if (!strcmp(name, "free")) {
+        printf("free %s = ", fields);
+        printf("%d\n", Free(*block(fields)));
+    } else if (!strcmp(name, "free_inside")) {
+        printf("free inside %s = ", fields);
+        printf("%d\n", Free((char *)*block(fields) + 64));
+    } else if (!strcmp(name, "free_null")) {
+        printf("free null = %d\n", Free(NULL));
+    } else if (!strcmp(name, "free_bogus")) {
+        printf("free bogus = %d\n", Free((void *)0x1234000));
+    } else if (!strcmp(name, "info")) {
+        int want_free = !fields || !strcmp(fields, "free");
+        int want_total = !fields || !strcmp(fields, "total");
+        error = MemGetInfo(want_free ? &f : NULL, want_total ? &t : NULL);
+        printf("info = %d free %zu total %zu\n", error, f, t);
+    } else if (!strcmp(name, "total")) {
+        error = TotalMem(&t, 0);
+        printf("total = %d %zu\n", error, t);
+    } else if (!strcmp(name, "total_nowhere")) {
+        printf("total nowhere = %d\n", TotalMem(NULL, 0));
+    } else if (!strcmp(name, "props")) {
+        properties(name, FIND(hipGetDeviceProperties), 792, 256);
+    } else if (!strcmp(name, "props0600")) {
+        properties(name, FIND(hipGetDevicePropertiesR0600), 1472, 288);
+    } else if (!strcmp(name, "props0000")) {
+        properties(name, FIND(hipGetDevicePropertiesR0000), 792, 256);
+    } else if (!strcmp(name, "device")) {
+        printf("device = %d\n", SetDevice(atoi(fields)));
+    } else if (!strcmp(name, "last")) {
+        printf("last = %d\n", LastError());
+    } else if (!strcmp(name, "threads")) {
+        int n = atoi(strsep(&fields, ":"));
+        times = atol(strsep(&fields, ":"));
+        bytes = atol(fields);
+        threads(n);
+    } else if (!strcmp(name, "say")) {
+        printf("%s\n", fields);
+    } else if (!strcmp(name, "wait")) {
+        fflush(stdout);
+        if (getchar() == EOF)
+            exit(4);
+    } else if (!strcmp(name, "child")) {
+        child(fields);
+    } else if (!strcmp(name, "end")) {
+        end(fields);
+    } else {
+        printf("no such command: %s\n", name);
+        exit(2);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    self = argv[0];
+    if (argc < 2)
+        return 2;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+#ifndef LINKED
+    way = argv[1];
+    int flags = strcmp(way, "dlsym") && strcmp(way, "dlvsym") ? RTLD_GLOBAL : RTLD_LOCAL;
+    library = dlopen("libamdhip64.so.6", RTLD_NOW | flags);
+    if (!library) {
+        printf("%s\n", dlerror());
+        return 3;
+    }
+#endif
+    Malloc = FIND(hipMalloc);
+    Free = FIND(hipFree);
+    MemGetInfo = FIND(hipMemGetInfo);
+    TotalMem = FIND(hipDeviceTotalMem);
+    SetDevice = FIND(hipSetDevice);
+    LastError = FIND(hipGetLastError);
+    for (int i = 2; i < argc; i++)
+        command(argv[i]);
+    return 0;
+}
