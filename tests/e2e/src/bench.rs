@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use kfd_emulator::{Node, NodeBuilder};
+use kfd_emulator::Node;
+use kfd_emulator::node::Builder;
 
 use crate::paths;
 use crate::program::{self, Access};
@@ -32,7 +33,7 @@ impl Bench {
     ///
     /// # Errors
     /// The runtime was not fetched, or the node does not start.
-    pub fn with(version: &str, choose: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Result<Bench> {
+    pub fn with(version: &str, choose: impl FnOnce(Builder) -> Builder) -> Result<Bench> {
         let runtime = runtime::find(version)?;
         let node = choose(Node::builder())
             .start()

@@ -34,7 +34,10 @@ fn run_limits_a_program(version: &str) -> Result<()> {
     let info = shell.info()?;
     assert_eq!((info.free, info.total), (4 * GIB, 4 * GIB));
     ensure!(!shell.malloc("a", 5 * GIB)?);
-    ensure!(shell.end("quit")?.success(), "its exit status is the program's");
+    ensure!(
+        shell.end("quit")?.success(),
+        "its exit status is the program's"
+    );
     let aborted = Shell::start(run(&bench, &["--memory", "4GiB"])?)?.end("abort")?;
     assert_eq!(aborted.code(), None, "and so is its signal");
     Ok(())
@@ -84,10 +87,23 @@ fn status_shows_a_refusal(version: &str) -> Result<()> {
     let mut shell = bench.limited_shell(Access::Linked, "4GiB")?;
     ensure!(shell.malloc("a", GIB)?);
     ensure!(!shell.malloc("b", 5 * GIB)?);
-    assert_eq!(status::of(&bench)?.budget("default")?.process(shell.pid())?.refusals, 1);
+    assert_eq!(
+        status::of(&bench)?
+            .budget("default")?
+            .process(shell.pid())?
+            .refusals,
+        1
+    );
     let output = bench.hipflex(&["status"]).output()?;
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    for part in ["default", "4.0 GiB", "1.0 GiB", "5.0 GiB", "hipMalloc", "hipsh"] {
+    for part in [
+        "default",
+        "4.0 GiB",
+        "1.0 GiB",
+        "5.0 GiB",
+        "hipMalloc",
+        "hipsh",
+    ] {
         ensure!(table.contains(part), "{part} is not in:\n{table}");
     }
     Ok(())
@@ -99,16 +115,25 @@ fn status_removes_what_nobody_uses(version: &str) -> Result<()> {
     ensure!(shell.malloc("a", GIB)?);
     shell.kill()?;
     let listing = |when: &str| -> Result<String> {
-        let output = bench.command("/bin/ls").args(["-A", "/dev/shm/hipflex/0"]).output()?;
+        let output = bench
+            .command("/bin/ls")
+            .args(["-A", "/dev/shm/hipflex/0"])
+            .output()?;
         ensure!(output.status.success(), "{when}");
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     };
     ensure!(listing("before")?.contains("default"));
     ensure!(status::of(&bench)?.budgets.is_empty());
     let after = listing("after")?;
-    ensure!(!after.lines().any(|l| l.starts_with("default")), "still there: {after}");
+    ensure!(
+        !after.lines().any(|l| l.starts_with("default")),
+        "still there: {after}"
+    );
     // With nothing to show it says so, and succeeds.
-    let output = bench.hipflex(&["status"]).stderr(Stdio::inherit()).output()?;
+    let output = bench
+        .hipflex(&["status"])
+        .stderr(Stdio::inherit())
+        .output()?;
     ensure!(output.status.success());
     String::from_utf8(output.stdout).context("status prints text")?;
     Ok(())

@@ -94,7 +94,7 @@ fn eight_cards_are_eight_devices(version: &str) -> Result<()> {
 }
 
 fn memory_goes_to_another_process(version: &str) -> Result<()> {
-    let bench = Bench::with(version, |node| node.dkms(true))?;
+    let bench = Bench::with(version, |node| node.dkms_ipc(true))?;
     let text = hipcheck(&bench, &["ipc"])?;
     ensure!(text.contains("what the child wrote is seen"), "{text}");
     Ok(())
@@ -113,15 +113,18 @@ fn processes_share_the_board(version: &str) -> Result<()> {
 
 fn kill_returns_the_board_s_memory_at_once(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
-    let gpu = bench.node.gpus().first().context("no GPU")?.gpu_id;
+    let used = || -> Result<u64> {
+        let state = bench.node.control().state()?;
+        Ok(state.gpus.first().context("no GPU")?.vram_used)
+    };
     let mut slowest = Duration::ZERO;
     for _ in 0..5 {
         let mut shell = bench.shell(Access::Linked)?;
         ensure!(shell.malloc("a", GIB)?);
-        ensure!(bench.node.control().vram_used(gpu)? >= GIB);
+        ensure!(used()? >= GIB);
         let start = Instant::now();
         shell.kill()?;
-        while bench.node.control().vram_used(gpu)? >= GIB {
+        while used()? >= GIB {
             ensure!(start.elapsed() < Duration::from_secs(5), "the memory stays");
             std::thread::sleep(Duration::from_millis(1));
         }

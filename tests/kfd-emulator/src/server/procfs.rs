@@ -8,7 +8,10 @@ const SIGKILL: u64 = 1 << 8;
 
 /// A field of `/proc/TID/status`.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
 }
 
 /// The thread group of a thread; the thread itself when it is gone.
@@ -35,13 +38,22 @@ pub fn start_time(pid: u32) -> u64 {
 
 /// Field 22; the fields are counted from behind the command, which may hold anything.
 fn parse_start_time(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()
 }
 
 /// Whether a thread would take a signal if it were not held in an ioctl: SIGKILL (also another
 /// thread's exit_group), or one that is neither blocked nor ignored.
 pub fn has_signal(status: &str) -> bool {
-    let mask = |name| field(status, name).and_then(|m| u64::from_str_radix(m, 16).ok()).unwrap_or(0);
+    let mask = |name| {
+        field(status, name)
+            .and_then(|m| u64::from_str_radix(m, 16).ok())
+            .unwrap_or(0)
+    };
     let pending = mask("SigPnd") | mask("ShdPnd");
     pending & SIGKILL != 0 || pending & !mask("SigBlk") & !mask("SigIgn") != 0
 }
@@ -49,7 +61,11 @@ pub fn has_signal(status: &str) -> bool {
 /// Bytes of system memory.
 pub fn memory_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let kib: u64 = field(&text, "MemTotal")?.strip_suffix("kB")?.trim().parse().ok()?;
+    let kib: u64 = field(&text, "MemTotal")?
+        .strip_suffix("kB")?
+        .trim()
+        .parse()
+        .ok()?;
     kib.checked_mul(1024)
 }
 
@@ -86,7 +102,10 @@ mod tests {
             )
         };
         assert!(!has_signal(&status(0, 0, 0, 0)));
-        assert!(has_signal(&status(0, 1 << 14, 0, 0)), "SIGTERM to the process");
+        assert!(
+            has_signal(&status(0, 1 << 14, 0, 0)),
+            "SIGTERM to the process"
+        );
         assert!(!has_signal(&status(0, 1 << 14, 1 << 14, 0)), "blocked");
         assert!(!has_signal(&status(0, 1 << 16, 0, 1 << 16)), "ignored");
         assert!(has_signal(&status(SIGKILL, 0, u64::MAX, u64::MAX)));

@@ -30,7 +30,10 @@ pub fn run(shared: &Arc<Shared>) {
         let mut driver = shared.driver();
         if driver.waits.iter().next().is_none() {
             threads.0.clear();
-            driver = shared.wait_began.wait(driver).unwrap_or_else(PoisonError::into_inner);
+            driver = shared
+                .wait_began
+                .wait(driver)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         let deadline = driver.waits.until_deadline(Instant::now()).unwrap_or(LOOK);
         let nap = deadline.clamp(SHORTEST, LOOK);
@@ -76,7 +79,10 @@ impl Threads {
 
 fn read(file: &File) -> Option<String> {
     let mut buffer = [0; 4096];
-    let length = file.read_at(&mut buffer, 0).ok().filter(|&length| length > 0)?;
+    let length = file
+        .read_at(&mut buffer, 0)
+        .ok()
+        .filter(|&length| length > 0)?;
     Some(String::from_utf8_lossy(buffer.get(..length)?).into_owned())
 }
 
@@ -88,7 +94,11 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_gone_counts_as_signalled() {
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         let mut threads = Threads::default();
         assert!(threads.signalled(&[child.id()]).is_empty());
         child.kill().unwrap();
