@@ -1,1 +1,77 @@
-//! The shared-memory account of a budget.
+//! The shared-memory account of a budget: who holds how much of which GPU, and who may have more.
+//!
+//! One file per user and budget, mapped by every process of that budget ([`Member`]) and by those
+//! who look on ([`Ledger`]). Each process has one slot, and for each GPU one cell with four figures:
+//!
+//! * **live**: booked, that is allocated and not freed;
+//! * **pending**: reserved for a native call that has not returned;
+//! * **overhead**: what the driver holds for the process beyond its bookings;
+//! * **peak**: the most that was live at a time.
+//!
+//! `live + pending + overhead` is *charged*. The total of a GPU is never stored: it is the sum of
+//! what is charged to all slots, so that it cannot drift from its parts. A process that dies at any
+//! instruction leaves its slot overstated at worst, and the slot goes as a whole when it is reaped.
+//!
+//! This crate knows nothing of HIP or the driver.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
+
+mod account;
+mod denial;
+mod directory;
+mod directory_lock;
+mod error;
+mod file;
+mod fork_guard;
+mod gpu;
+mod join;
+mod layout;
+pub mod limit;
+mod liveness;
+mod mapping;
+mod member;
+mod notice;
+mod observe;
+mod place;
+mod process;
+mod reap;
+pub mod size;
+mod slot;
+mod snapshot;
+mod sync;
+mod sys;
+mod view;
+
+pub use denial::{Denial, DenialReason};
+pub use error::{ChangeError, JoinError, OpenError, PlaceError, SystemError};
+pub use fork_guard::ForkGuard;
+pub use gpu::{GpuKey, GpuSpec};
+pub use limit::{Limit, LimitError, LimitSpec};
+pub use member::{Identity, Joined, Member, Reservation, Stayed};
+pub use notice::{Notice, StricterLimit};
+pub use observe::{Ledger, Listed};
+pub use place::{
+    BUDGET_NAME_MAX, BudgetName, BudgetNameError, DEFAULT_BUDGET, DEFAULT_ROOT, Place,
+};
+pub use view::{
+    Alive, CellView, GpuSnapshot, GpuView, HookEngine, LastRefusal, LedgerSnapshot, LivenessMode,
+    MemberCell, MemberSnapshot, Reaped,
+};
+
+/// How many hooks a member can tell the engines of ([`Member::set_engine`]).
+pub const MAX_HOOKS: usize = 128;
+
+/// How many GPUs one ledger can hold.
+pub const MAX_GPUS: usize = 64;
+
+/// How many processes one ledger can hold.
+pub const MAX_MEMBERS: usize = 1024;
