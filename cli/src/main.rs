@@ -1,2 +1,27 @@
 //! `hipflex`: run a program inside a budget, and see what the budgets hold.
-fn main() {}
+
+mod args;
+mod environment;
+mod exit;
+mod failure;
+mod output;
+mod run;
+mod sigpipe;
+mod status;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+fn main() -> ExitCode {
+    sigpipe::restore();
+    let exit = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Status(args) => status::status(&args),
+        Command::PreloadProbe { library } => run::preload::probe(&library),
+    };
+    exit.into()
+}

@@ -1,0 +1,226 @@
+//! The command line: what can be asked, and what the help says about it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::exit;
+
+/// Keep HIP programs inside their share of a GPU, and see what each of them holds.
+///
+/// A program started by `hipflex run` sees a GPU of the size you give it, and gets
+/// hipErrorOutOfMemory beyond that. Programs in the same budget share one limit.
+/// `hipflex status` shows every budget and who holds what.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hipflex",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+#[command(disable_help_subcommand = true, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hipflex run --memory 4GiB -- python3 train.py
+  hipflex status
+Each command explains itself: hipflex run --help";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a program that can use only so much GPU memory
+    ///
+    /// Everything is checked first: the limit, the library, the GPUs, the account of the budget and
+    /// the program itself. If something is wrong, one line says what, and nothing is started. Then
+    /// hipflex replaces itself with the program, which keeps its process ID, its exit code and its
+    /// signals.
+    ///
+    /// Children of the program are in the same budget: all of them together stay inside the limit.
+    Run(RunArgs),
+    /// Show every budget: its limit, what is booked, and by which process
+    ///
+    /// You see your own budgets and those shared by all users; root sees those of everyone. What dead
+    /// processes had booked is returned first, and budgets that nobody uses any more are removed.
+    ///
+    /// Booked is what the programs allocated; pending are allocations under way; overhead is what the
+    /// driver holds for the programs besides. All three together are charged, and free is what is left
+    /// of the limit. What is not known is shown as –.
+    Status(StatusArgs),
+    /// Tell by the exit code whether a library was preloaded into this very process.
+    #[command(hide = true, name = PRELOAD_PROBE)]
+    PreloadProbe { library: PathBuf },
+}
+
+/// The hidden command by which `run` checks that its library can be preloaded.
+pub(crate) const PRELOAD_PROBE: &str = "__preload-probe";
+
+/// The arguments of `hipflex run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES, after_long_help = format!("{RUN_EXAMPLES}\n\n{}", exit::RUN_HELP))]
+pub(crate) struct RunArgs {
+    /// How much GPU memory the budget may hold [default: $FH_MEMORY_LIMIT]
+    ///
+    /// A size per GPU (4GiB, 512MiB, 1.5GiB; 4Gi and 4GB work too), a share of each board (50%), or
+    /// sizes by PCI address (0000:03:00.0=8GiB,*=4GiB). "unlimited" books everything and refuses
+    /// nothing.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) memory: Option<OsString>,
+
+    /// Join the budget of this name, or start it [default: a new budget for this run]
+    ///
+    /// Programs in one budget share one limit. If the budget is in use with another limit, the
+    /// stricter one holds. Names are 1 to 64 letters, digits, dots, dashes and underscores.
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    pub(crate) budget: Option<OsString>,
+
+    /// What happens when the limit cannot be enforced [default: $FH_FAIL_MODE, else closed]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) fail_mode: Option<FailMode>,
+
+    /// The libhipflex.so to use [default: $FH_LIB, else the one installed with this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) lib: Option<PathBuf>,
+
+    /// The program to start, and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, num_args = 1..)]
+    pub(crate) command: Vec<OsString>,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  # a GPU of 4 GiB
+  hipflex run --memory 4GiB -- python3 train.py
+  # half of each board, shared with others by the name of the budget
+  hipflex run --memory 50% --budget team -- ./infer
+  # by PCI address
+  hipflex run --memory '0000:03:00.0=8GiB,*=4GiB' -- ./app
+  # only watch: everything is booked, nothing is refused
+  hipflex run --memory unlimited -- ./app";
+
+/// `--fail-mode` and `FH_FAIL_MODE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FailMode {
+    /// Refuse: nothing is started, or GPU allocations fail
+    Closed,
+    /// Warn, and let the program run unlimited
+    Open,
+}
+
+impl FailMode {
+    /// The value of `FH_FAIL_MODE`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+        }
+    }
+}
+
+/// The arguments of `hipflex status`.
+#[derive(Debug, Args)]
+#[command(after_help = STATUS_EXAMPLES, after_long_help = format!("{STATUS_EXAMPLES}\n\n{}", exit::STATUS_HELP))]
+pub(crate) struct StatusArgs {
+    /// Print JSON (documented in docs/status-json.md); messages go to standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Show only the budgets of this name
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    pub(crate) budget: Option<OsString>,
+}
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  hipflex status
+  hipflex status --budget team
+  # the budgets of all users
+  sudo hipflex status
+  # for a script
+  hipflex status --json | jq '.budgets[].name'";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn help(path: &[&str], long: bool) -> String {
+        let mut command = Cli::command().term_width(80);
+        command.build();
+        for name in path {
+            command = command
+                .find_subcommand(name)
+                .unwrap()
+                .clone()
+                .term_width(80);
+        }
+        if long {
+            command.render_long_help().to_string()
+        } else {
+            command.render_help().to_string()
+        }
+    }
+
+    #[test]
+    fn definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_texts() {
+        insta::assert_snapshot!("help", help(&[], false));
+        insta::assert_snapshot!("help_run", help(&["run"], true));
+        insta::assert_snapshot!("help_run_short", help(&["run"], false));
+        insta::assert_snapshot!("help_status", help(&["status"], true));
+    }
+
+    fn run(args: &[&str]) -> Result<RunArgs, clap::Error> {
+        let all = ["hipflex", "run"].into_iter().chain(args.iter().copied());
+        Cli::try_parse_from(all).map(|cli| match cli.command {
+            Command::Run(run) => run,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn options_after_the_program_are_the_programs() {
+        for args in [
+            &["--memory", "1GiB", "--", "app", "--memory", "x", "--", "-h"][..],
+            &["--memory", "1GiB", "app", "--memory", "x", "--", "-h"],
+        ] {
+            let run = run(args).unwrap();
+            assert_eq!(run.command, ["app", "--memory", "x", "--", "-h"]);
+            assert_eq!(run.memory.unwrap(), "1GiB");
+        }
+    }
+
+    #[test]
+    fn a_misspelled_option_is_not_taken_for_the_program() {
+        let error = run(&["--memroy", "1GiB", "--", "app"])
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("--memroy"), "{error}");
+    }
+
+    #[test]
+    fn a_negative_size_is_a_value_and_not_an_option() {
+        assert_eq!(
+            run(&["--memory", "-1", "--", "app"])
+                .unwrap()
+                .memory
+                .unwrap(),
+            "-1"
+        );
+    }
+
+    #[test]
+    fn a_program_is_needed() {
+        for args in [&["--memory", "1GiB"][..], &["--memory", "1GiB", "--"]] {
+            assert!(run(args).unwrap_err().to_string().contains("<CMD>"));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The budget: its name, and whether its ledger can really be used.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hipflex_ledger::{BudgetName, GpuSpec, Identity, JoinError, Ledger, Member, Place};
+
+use crate::failure::Failure;
+
+/// How much of the program's name goes into the name of a fresh budget.
+const LONGEST_PREFIX: usize = 24;
+
+/// The budget that was named.
+pub(crate) fn named(name: &OsStr) -> Result<BudgetName, Failure> {
+    BudgetName::new(&name.to_string_lossy())
+        .map_err(|error| Failure::refused(format!("--budget: {error}"), ""))
+}
+
+/// A budget of its own for one run, named after the program so that `status` is easy to read.
+pub(crate) fn fresh(program: &Path, place: &Place) -> Result<BudgetName, Failure> {
+    let prefix = prefix(program.file_name().unwrap_or_default());
+    let pid = process::id();
+    // A PID alone comes again, and in another PID namespace it is in use at the same time.
+    let time = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut salt = time.as_nanos() as u32;
+    loop {
+        let name = BudgetName::new(&format!("{prefix}-{pid}-{salt:08x}"))
+            .map_err(|error| Failure::refused(error.to_string(), "name a budget with --budget"))?;
+        if !place.ledger_path(&name).exists() {
+            return Ok(name);
+        }
+        salt = salt.wrapping_add(1);
+    }
+}
+
+/// The program's name in the letters that a budget's name may have.
+fn prefix(program: &OsStr) -> String {
+    let name = program.to_string_lossy();
+    let letters = name.chars().map(|c| {
+        if c.is_ascii_alphanumeric() || c == '_' {
+            c
+        } else {
+            '-'
+        }
+    });
+    let prefix: String = letters.take(LONGEST_PREFIX).collect();
+    match prefix.trim_matches('-') {
+        "" => String::from("run"),
+        prefix => prefix.to_owned(),
+    }
+}
+
+/// Removes what earlier runs left behind: ledgers that no process uses. Returns nothing, because one
+/// that cannot be removed is not this run's concern; `status` tells of it.
+pub(crate) fn remove_stale(place: &Place) {
+    for listed in Ledger::list(place).unwrap_or_default() {
+        if let Ok(ledger) = listed.ledger {
+            // The answer says whether it was empty; either is fine.
+            ledger.remove_if_empty().ok();
+        }
+    }
+}
+
+/// Joins the budget as the program will, and leaves it again.
+///
+/// Nothing less tells whether it will work: the directory, the ledger's version, room and free
+/// slots, the locks of the file system. What the program would be told at its first HIP call (that
+/// the budget has another limit) is returned as notices, and so told before it starts.
+pub(crate) fn try_joining(
+    place: &Place,
+    budget: &BudgetName,
+    gpus: &[GpuSpec],
+) -> Result<Vec<String>, Failure> {
+    let identity = Identity {
+        comm: b"hipflex run".to_vec(),
+        library_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let joined =
+        Member::join(place, budget, gpus, &identity).map_err(|error| failed(budget, &error))?;
+    // Nothing was booked, so nothing can keep the slot; and if the slot stayed, it would be reaped.
+    joined.member.leave().ok();
+    if let Ok(ledger) = Ledger::open(&place.ledger_path(budget)) {
+        // Another process may have joined meanwhile: then it stays, as it should.
+        ledger.remove_if_empty().ok();
+    }
+    Ok(joined.notices.iter().map(ToString::to_string).collect())
+}
+
+fn failed(budget: &BudgetName, error: &JoinError) -> Failure {
+    Failure::refused(
+        format!("cannot use the account of budget {budget}: {error}"),
+        "",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hipflex_ledger::{GpuKey, Limit};
+
+    const GPU: [GpuSpec; 1] = [GpuSpec {
+        key: GpuKey(0x300),
+        limit: Limit::Bytes(1 << 30),
+        board_bytes: 0,
+    }];
+
+    fn place() -> (tempfile::TempDir, Place) {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::new(directory.path().join("ledgers"), false);
+        (directory, place)
+    }
+
+    #[test]
+    fn fresh_names_tell_the_program_and_are_valid() {
+        let (_directory, place) = place();
+        for (program, start) in [
+            ("/usr/bin/python3", "python3-"),
+            ("./train_all.sh", "train_all-sh-"),
+            ("训练", "run-"),
+            ("...", "run-"),
+            ("/", "run-"),
+            (&"x".repeat(300), "xxxxxxxxxxxxxxxxxxxxxxxx-"),
+        ] {
+            let name = fresh(Path::new(program), &place).unwrap();
+            assert!(name.as_str().starts_with(start), "{name}");
+        }
+    }
+
+    #[test]
+    fn fresh_names_differ() {
+        let (_directory, place) = place();
+        let names: Vec<_> = (0..20)
+            .map(|_| fresh(Path::new("app"), &place).unwrap())
+            .collect();
+        // Those of one nanosecond would be the same only as long as no ledger has been made.
+        for name in &names {
+            let joined = Member::join(
+                &place,
+                name,
+                &GPU,
+                &Identity {
+                    comm: Vec::new(),
+                    library_version: String::new(),
+                },
+            );
+            drop(joined);
+            assert_ne!(fresh(Path::new("app"), &place).unwrap(), *name);
+        }
+    }
+
+    #[test]
+    fn trying_leaves_nothing_behind() {
+        let (_directory, place) = place();
+        let budget = BudgetName::new("team").unwrap();
+        assert_eq!(
+            try_joining(&place, &budget, &GPU).unwrap(),
+            Vec::<String>::new()
+        );
+        assert!(!place.ledger_path(&budget).exists());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_used_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let place = Place::new(file.path(), false);
+        let budget = BudgetName::new("team").unwrap();
+        let message = try_joining(&place, &budget, &GPU).unwrap_err().to_string();
+        assert!(message.contains("budget team") && message.contains(file.path().to_str().unwrap()));
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_told() {
+        let message = named(OsStr::new("../x")).unwrap_err().to_string();
+        assert!(
+            message.starts_with("--budget: ") && message.contains("../x"),
+            "{message}"
+        );
+    }
+}

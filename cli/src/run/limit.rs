@@ -1,0 +1,201 @@
+//! The limit: which text holds, whether it can be understood, and whether it fits this machine.
+
+use std::ffi::OsStr;
+
+use hipflex_kfd::Topology;
+use hipflex_ledger::{GpuKey, GpuSpec, Limit, LimitSpec, size};
+
+use crate::environment::{Environment, MEMORY_LIMIT};
+use crate::failure::Failure;
+
+/// A limit that was understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// As it will be handed to the program in `FH_MEMORY_LIMIT`.
+    pub(crate) text: String,
+    /// Where it came from, for messages.
+    origin: &'static str,
+    spec: LimitSpec,
+}
+
+/// The limit of the flag, else of the environment. There is no default: a limit nobody chose would
+/// either refuse too much or nothing.
+pub(crate) fn choose(flag: Option<&OsStr>, environment: &Environment) -> Result<Wanted, Failure> {
+    let (text, origin) = match (flag, environment.get(MEMORY_LIMIT)) {
+        (Some(text), _) => (text, "--memory"),
+        (None, Some(text)) => (text, MEMORY_LIMIT),
+        (None, None) => {
+            return Err(Failure::refused(
+                "no limit was given",
+                format!("use --memory SIZE (such as 4GiB, 50% or unlimited) or set {MEMORY_LIMIT}"),
+            ));
+        }
+    };
+    let text = text.to_string_lossy().into_owned();
+    match LimitSpec::parse(&text) {
+        Ok(spec) => Ok(Wanted { text, origin, spec }),
+        Err(error) => Err(Failure::refused(format!("{origin}: {error}"), "")),
+    }
+}
+
+impl Wanted {
+    /// The limit of each GPU of this machine, as a process brings them to the ledger.
+    pub(crate) fn on(&self, topology: &Topology) -> Result<Vec<GpuSpec>, Failure> {
+        let failed = |error| Failure::refused(format!("{}: {error}", self.origin), "");
+        let present: Vec<String> = topology
+            .gpus
+            .iter()
+            .map(|gpu| gpu.bdf.to_string())
+            .collect();
+        self.spec
+            .check_named(present.iter().map(String::as_str))
+            .map_err(failed)?;
+        let specs = topology.gpus.iter().zip(&present).map(|(gpu, bdf)| {
+            let board_bytes = gpu.vram_bytes.unwrap_or(0);
+            let limit = self.spec.resolve(bdf, board_bytes).map_err(failed)?;
+            Ok(GpuSpec {
+                key: GpuKey(gpu.bdf.to_u64()),
+                limit,
+                board_bytes,
+            })
+        });
+        specs.collect()
+    }
+}
+
+/// A limit above the size of the board: it is meant, perhaps, but it limits nothing.
+pub(crate) fn above_the_board(specs: &[GpuSpec]) -> Option<String> {
+    let above = specs.iter().find_map(|spec| match spec.limit {
+        Limit::Bytes(bytes) if spec.board_bytes > 0 && bytes > spec.board_bytes => {
+            Some((spec, bytes))
+        }
+        _ => None,
+    });
+    above.map(|(spec, bytes)| {
+        format!(
+            "the limit of {} is above the {} of GPU {}: the board's size holds there",
+            size::Display(bytes),
+            size::Display(spec.board_bytes),
+            spec.key
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::gpus::tests::machine;
+    use hipflex_kfd::Root;
+
+    const GIB: u64 = 1 << 30;
+
+    fn wanted(text: &str) -> Result<Wanted, Failure> {
+        choose(Some(OsStr::new(text)), &Environment::default())
+    }
+
+    #[test]
+    fn the_flag_comes_before_the_variable() {
+        let set = Environment::from([(MEMORY_LIMIT, "1GiB")]);
+        assert_eq!(choose(Some(OsStr::new("2GiB")), &set).unwrap().text, "2GiB");
+        assert_eq!(choose(None, &set).unwrap().text, "1GiB");
+        let none = choose(None, &Environment::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            none.contains("--memory SIZE") && none.contains(MEMORY_LIMIT),
+            "{none}"
+        );
+    }
+
+    #[test]
+    fn messages_name_the_origin_and_the_value() {
+        for text in ["banana", "0", "-1", "1Gi x", "1GiX", "99999999999T"] {
+            let message = wanted(text).unwrap_err().to_string();
+            assert!(
+                message.starts_with("--memory: ") && message.contains(text),
+                "{message}"
+            );
+            let set = Environment::from([(MEMORY_LIMIT, text)]);
+            let message = choose(None, &set).unwrap_err().to_string();
+            assert!(
+                message.starts_with("FH_MEMORY_LIMIT: ") && message.contains(text),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn messages() {
+        let texts = [
+            "",
+            "banana",
+            "0",
+            "-1",
+            "1Gi x",
+            "1GiX",
+            "99999999999T",
+            "0%",
+            "0000:03:00.0=x",
+            "a\nb",
+        ];
+        let told = texts
+            .map(|text| wanted(text).unwrap_err().to_string())
+            .join("\n");
+        let none = choose(None, &Environment::default()).unwrap_err();
+        insta::assert_snapshot!(format!("{told}\n{none}"));
+    }
+
+    fn on(text: &str) -> Result<Vec<Limit>, Failure> {
+        let machine = machine(2);
+        let topology = Topology::read(&Root::at(machine.path())).unwrap();
+        let specs = wanted(text)?.on(&topology)?;
+        assert_eq!(specs.len(), 2);
+        assert_eq!(specs[1].key, GpuKey(0x400));
+        assert_eq!(specs[1].board_bytes, 64 * GIB);
+        Ok(specs.iter().map(|spec| spec.limit).collect())
+    }
+
+    #[test]
+    fn limits_are_resolved_for_each_gpu() {
+        assert_eq!(on("4GiB").unwrap(), [Limit::Bytes(4 * GIB); 2]);
+        assert_eq!(on("50%").unwrap(), [Limit::Bytes(32 * GIB); 2]);
+        assert_eq!(on("unlimited").unwrap(), [Limit::Unlimited; 2]);
+        let each = on("0000:03:00.0=8GiB,*=1GiB").unwrap();
+        assert_eq!(each, [Limit::Bytes(8 * GIB), Limit::Bytes(GIB)]);
+    }
+
+    #[test]
+    fn gpus_that_are_not_there_or_left_out_are_told() {
+        let message = on("0000:99:00.0=8GiB,*=1GiB").unwrap_err().to_string();
+        assert!(
+            message.contains("0000:99:00.0") && message.contains("0000:04:00.0"),
+            "{message}"
+        );
+        let message = on("0000:03:00.0=8GiB").unwrap_err().to_string();
+        assert!(message.contains("0000:04:00.0"), "{message}");
+    }
+
+    #[test]
+    fn a_limit_above_the_board_is_told() {
+        let spec = |limit, board_bytes| GpuSpec {
+            key: GpuKey(0x300),
+            limit,
+            board_bytes,
+        };
+        assert_eq!(
+            above_the_board(&[spec(Limit::Bytes(64 * GIB), 64 * GIB)]),
+            None
+        );
+        assert_eq!(above_the_board(&[spec(Limit::Unlimited, 64 * GIB)]), None);
+        assert_eq!(
+            above_the_board(&[spec(Limit::Bytes(GIB), 0)]),
+            None,
+            "size unknown"
+        );
+        let text = above_the_board(&[spec(Limit::Bytes(128 * GIB), 64 * GIB)]).unwrap();
+        assert_eq!(
+            text,
+            "the limit of 128.0 GiB is above the 64.0 GiB of GPU 0000:03:00.0: the board's size holds there"
+        );
+    }
+}

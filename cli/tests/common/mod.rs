@@ -1,0 +1,115 @@
+//! What the tests of the real binary need: a machine with GPUs made of files, a directory for
+//! ledgers, a library to preload.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use hipflex_ledger::Place;
+use tempfile::TempDir;
+
+/// A machine, its ledgers and a library, all in one temporary directory.
+pub(crate) struct Bench {
+    directory: TempDir,
+}
+
+impl Bench {
+    /// A machine with this many GPUs of 64 GiB, at 0000:03:00.0, 0000:04:00.0 and so on.
+    pub(crate) fn with_gpus(count: u32) -> Self {
+        let bench = Self {
+            directory: tempfile::tempdir().unwrap(),
+        };
+        if count > 0 {
+            bench.file("machine/dev/kfd", "");
+        }
+        bench.file("machine/sys/class/kfd/kfd/topology/nodes/0/gpu_id", "0\n");
+        for gpu in 1..=count {
+            let node = format!("machine/sys/class/kfd/kfd/topology/nodes/{gpu}");
+            let (minor, location) = (127 + gpu, (2 + gpu) << 8);
+            bench.file(&format!("{node}/gpu_id"), &format!("{}\n", 1000 + gpu));
+            let properties = format!(
+                "simd_count 416\nsimd_per_cu 4\nlocation_id {location}\ndrm_render_minor {minor}\n"
+            );
+            bench.file(&format!("{node}/properties"), &properties);
+            let bank = "heap_type 1\nsize_in_bytes 68719476736\n";
+            bench.file(&format!("{node}/mem_banks/0/properties"), bank);
+            bench.file(&format!("machine/dev/dri/renderD{minor}"), "");
+        }
+        bench
+    }
+
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.directory.path().join(below)
+    }
+
+    pub(crate) fn file(&self, path: &str, text: &str) -> PathBuf {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place::new(self.path("ledgers"), false)
+    }
+
+    /// A library without content, made by the linker that Rust needs anyway.
+    pub(crate) fn library(&self) -> PathBuf {
+        let path = self.path("libhipflex.so");
+        if !path.exists() {
+            link(&path, &[]);
+        }
+        path
+    }
+
+    /// `hipflex` with these arguments, looking at this machine and these ledgers, in an environment
+    /// that nothing else of hipflex is in.
+    pub(crate) fn hipflex(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hipflex"));
+        for variable in [
+            "FH_MEMORY_LIMIT",
+            "FH_BUDGET",
+            "FH_FAIL_MODE",
+            "FH_ENABLE_HOOKS",
+            "FH_SHM_SHARED",
+            "LD_PRELOAD",
+        ] {
+            command.env_remove(variable);
+        }
+        command.env("HIPFLEX_SYSFS_ROOT", self.path("machine"));
+        command.env("FH_SHM_PATH", self.path("ledgers"));
+        command.env("FH_LIB", self.library());
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `hipflex` to its end.
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
+        self.hipflex(arguments).output().unwrap()
+    }
+}
+
+/// Links an empty shared object, with these libraries as its needs.
+pub(crate) fn link(path: &Path, needs: &[&Path]) {
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-shared",
+        "-nostdlib",
+        "-Wl,--no-as-needed",
+        "-x",
+        "c",
+        "/dev/null",
+        "-x",
+        "none",
+    ]);
+    let status = cc.args(needs).arg("-o").arg(path).status().unwrap();
+    assert!(status.success(), "cc: {status}");
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
