@@ -60,49 +60,56 @@ fn visit(entry: Listed, here: Option<u64>, status: &mut Status) {
             return;
         }
     };
-    let returned = match ledger.reap() {
-        Ok(reaped) => Returned {
-            processes: reaped.len(),
-            bytes: reaped
-                .iter()
-                .flat_map(|member| &member.returned)
-                .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes)),
-        },
-        // Another user's shared ledger can be looked at; its dead wait for someone who may reap.
-        Err(ChangeError::ReadOnly(_)) => Returned::default(),
-        Err(error) => {
-            status.problems.push(error.to_string());
-            Returned::default()
-        }
-    };
-    let owner = owner(
-        uid.unwrap_or_else(|| fs::metadata(&path).map_or(0, |file| file.uid())),
-        uid.is_none(),
-    );
-    let removed = match ledger.remove_if_empty() {
-        Ok(removed) => removed,
-        Err(ChangeError::ReadOnly(_)) => false,
-        Err(error) => {
-            status.problems.push(error.to_string());
-            false
-        }
-    };
-    if removed {
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+    let returned = reap(&ledger, &mut status.problems);
+    let snapshot = ledger.snapshot();
+    let owner = owner(uid.unwrap_or(snapshot.uid), uid.is_none());
+    // One that is in use is left alone: removing takes the lock that joining needs.
+    if snapshot.members.is_empty() && remove(&ledger, &mut status.problems) {
         status.removed.push(Removed {
-            name,
+            name: snapshot.budget,
             owner,
             returned,
         });
-        return;
+    } else if ledger.is_current() {
+        // Once more: somebody may have joined meanwhile.
+        status
+            .budgets
+            .push(budget(ledger.snapshot(), owner, returned, here));
     }
-    status
-        .budgets
-        .push(budget(ledger.snapshot(), owner, returned, here));
+}
+
+/// Returns what dead processes had booked.
+fn reap(ledger: &Ledger, problems: &mut Vec<String>) -> Returned {
+    match ledger.reap() {
+        Ok(reaped) => {
+            let bytes = reaped
+                .iter()
+                .flat_map(|member| &member.returned)
+                .map(|(_, bytes)| *bytes);
+            Returned {
+                processes: reaped.len(),
+                bytes: bytes.fold(0, u64::saturating_add),
+            }
+        }
+        // It can be looked at; its dead wait for someone who may reap.
+        Err(ChangeError::ReadOnly(_)) => Returned::default(),
+        Err(error) => {
+            problems.push(error.to_string());
+            Returned::default()
+        }
+    }
+}
+
+/// Removes the ledger if nobody uses it.
+fn remove(ledger: &Ledger, problems: &mut Vec<String>) -> bool {
+    match ledger.remove_if_empty() {
+        Ok(removed) => removed,
+        Err(ChangeError::ReadOnly(_)) => false,
+        Err(error) => {
+            problems.push(error.to_string());
+            false
+        }
+    }
 }
 
 fn budget(snapshot: LedgerSnapshot, owner: Owner, returned: Returned, here: Option<u64>) -> Budget {
