@@ -5,7 +5,10 @@ use std::path::Path;
 use std::process;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hipflex_ledger::{BudgetName, GpuSpec, Identity, JoinError, Ledger, Member, Place};
+use hipflex_ledger::{
+    BudgetName, ChangeError, GpuSpec, Identity, JoinError, Ledger, Member, Place,
+};
+use nix::unistd::geteuid;
 
 use crate::failure::Failure;
 
@@ -54,13 +57,20 @@ fn prefix(program: &OsStr) -> String {
     }
 }
 
-/// Removes what earlier runs left behind: ledgers that no process uses. Returns nothing, because one
-/// that cannot be removed is not this run's concern; `status` tells of it.
+/// Removes what earlier runs of this user left behind: ledgers that no process uses. Returns nothing,
+/// because one that cannot be removed is not this run's concern; `status` tells of it.
 pub(crate) fn remove_stale(place: &Place) {
+    let own = geteuid().as_raw();
     for listed in Ledger::list(place).unwrap_or_default() {
-        if let Ok(ledger) = listed.ledger {
-            // The answer says whether it was empty; either is fine.
-            ledger.remove_if_empty().ok();
+        let (Ok(ledger), None | Some(true)) = (listed.ledger, listed.uid.map(|uid| uid == own))
+        else {
+            continue;
+        };
+        // A ledger that is in use is left alone: removing takes the lock that joining needs.
+        let unused = ledger.reap().is_ok() && ledger.snapshot().members.is_empty();
+        if unused && matches!(ledger.remove_if_empty(), Err(ChangeError::Lock(_))) {
+            // Whoever holds the lock is not waited for once more.
+            break;
         }
     }
 }

@@ -147,12 +147,20 @@ fn obstacle(program: &Path) -> Option<&'static str> {
         return Some("is not an x86-64 program: libhipflex.so cannot be loaded into it");
     }
     match elf.interpreter {
+        // The dynamic linker started as a program preloads into what it loads.
+        None if is_dynamic_linker(program) => None,
         None => Some("is statically linked: nothing can be preloaded into it"),
         Some(linker) if linker.as_bytes().windows(7).any(|part| part == b"ld-musl") => {
             Some("is linked against musl: libhipflex.so needs glibc and cannot be loaded into it")
         }
         Some(_) => None,
     }
+}
+
+/// Whether this is `ld-linux-x86-64.so.2` or `ld.so`, by its name.
+fn is_dynamic_linker(program: &Path) -> bool {
+    let name = program.file_name().map_or(&b""[..], OsStrExt::as_bytes);
+    name.starts_with(b"ld-linux") || name.starts_with(b"ld.so")
 }
 
 fn has_capabilities(program: &Path) -> bool {
@@ -312,6 +320,7 @@ mod tests {
             }
         }
         assert!(judge("static", &fixed, 0o755).contains("statically linked"));
+        assert_eq!(judge("ld-linux-x86-64.so.2", &fixed, 0o755), "");
 
         let mut arm = own_program();
         arm[18] = 183;

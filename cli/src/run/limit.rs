@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use hipflex_kfd::Topology;
+use hipflex_kfd::{Gpu, Topology};
 use hipflex_ledger::{GpuKey, GpuSpec, Limit, LimitSpec, size};
 
 use crate::environment::{Environment, MEMORY_LIMIT};
@@ -39,18 +39,15 @@ pub(crate) fn choose(flag: Option<&OsStr>, environment: &Environment) -> Result<
 }
 
 impl Wanted {
-    /// The limit of each GPU of this machine, as a process brings them to the ledger.
+    /// The limit of each GPU that HIP will see, as the program's own process will bring them to the
+    /// ledger.
     pub(crate) fn on(&self, topology: &Topology) -> Result<Vec<GpuSpec>, Failure> {
         let failed = |error| Failure::refused(format!("{}: {error}", self.origin), "");
-        let present: Vec<String> = topology
-            .gpus
-            .iter()
-            .map(|gpu| gpu.bdf.to_string())
-            .collect();
-        self.spec
-            .check_named(present.iter().map(String::as_str))
-            .map_err(failed)?;
-        let specs = topology.gpus.iter().zip(&present).map(|(gpu, bdf)| {
+        let seen = topology.gpus.iter().filter(|gpu| gpu.render_node_present);
+        let gpus: Vec<(&Gpu, String)> = seen.map(|gpu| (gpu, gpu.bdf.to_string())).collect();
+        let names = gpus.iter().map(|(_, bdf)| bdf.as_str());
+        self.spec.check_named(names).map_err(failed)?;
+        let specs = gpus.iter().map(|(gpu, bdf)| {
             let board_bytes = gpu.vram_bytes.unwrap_or(0);
             let limit = self.spec.resolve(bdf, board_bytes).map_err(failed)?;
             Ok(GpuSpec {
@@ -124,6 +121,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn messages() {
+        let texts = [
+            "",
+            "banana",
+            "0",
+            "-1",
+            "1Gi x",
+            "1GiX",
+            "99999999999T",
+            "0%",
+            "0000:03:00.0=x",
+            "a\nb",
+        ];
+        let told = texts
+            .map(|text| wanted(text).unwrap_err().to_string())
+            .join("\n");
+        let none = choose(None, &Environment::default()).unwrap_err();
+        insta::assert_snapshot!(format!("{told}\n{none}"));
+    }
+
     fn on(text: &str) -> Result<Vec<Limit>, Failure> {
         let machine = machine(2);
         let topology = Topology::read(&Root::at(machine.path())).unwrap();
@@ -141,6 +159,19 @@ mod tests {
         assert_eq!(on("unlimited").unwrap(), [Limit::Unlimited; 2]);
         let each = on("0000:03:00.0=8GiB,*=1GiB").unwrap();
         assert_eq!(each, [Limit::Bytes(8 * GIB), Limit::Bytes(GIB)]);
+    }
+
+    #[test]
+    fn gpus_without_a_render_node_need_no_limit() {
+        let machine = machine(2);
+        let root = Root::at(machine.path());
+        std::fs::remove_file(root.render_node(129)).unwrap();
+        let topology = Topology::read(&root).unwrap();
+        let specs = wanted("0000:03:00.0=8GiB").unwrap().on(&topology).unwrap();
+        assert_eq!(
+            specs.iter().map(|spec| spec.key).collect::<Vec<_>>(),
+            [GpuKey(0x300)]
+        );
     }
 
     #[test]

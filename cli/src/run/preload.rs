@@ -53,20 +53,25 @@ pub(crate) fn try_loading(ours: &Path, environment: &Environment) -> Result<(), 
     if output.status.success() {
         return Ok(());
     }
-    // The linker's complaint, if it made one, names the reason. Other lines are not about us.
-    let complaints = String::from_utf8_lossy(&output.stderr);
     let name = ours.to_string_lossy();
-    let reason = complaints
-        .lines()
-        .find(|line| line.contains(&*name))
-        .map_or_else(
-            || format!("the trial process ended with {}", output.status),
-            text::printable,
-        );
+    let reason = complaint(&String::from_utf8_lossy(&output.stderr), &name)
+        .unwrap_or_else(|| format!("the trial process ended with {}", output.status));
     Err(Failure::refused(
         format!("the dynamic linker does not load {name}: {reason}"),
         "build or install the library for this system, or name another with --lib PATH",
     ))
+}
+
+/// The linker's own reason, if it gave one. It names the library when it ignores it, and what the
+/// library needs when it gives up. Other lines (about other preloads, say) are not it.
+fn complaint(stderr: &str, library: &str) -> Option<String> {
+    let gives_up = |line: &&str| line.contains("error while loading shared libraries");
+    let ignores = |line: &&str| line.contains(library);
+    let line = stderr
+        .lines()
+        .find(gives_up)
+        .or_else(|| stderr.lines().find(ignores))?;
+    Some(text::printable(line))
 }
 
 /// The trial process's part: is the library in this process?
@@ -141,5 +146,22 @@ mod tests {
         let inherited = OsStr::from_bytes(b"/caf\xe9.so");
         let value = compose(Path::new("/x.so"), Some(inherited));
         assert_eq!(value.as_bytes(), b"/x.so:/caf\xe9.so");
+    }
+
+    #[test]
+    fn the_linkers_reason_is_found_among_other_lines() {
+        let other =
+            "ERROR: ld.so: object '/other.so' from LD_PRELOAD cannot be preloaded: ignored.";
+        let ignored = "ERROR: ld.so: object '/ours.so' from LD_PRELOAD cannot be preloaded (wrong ELF class): ignored.";
+        let fatal = "hipflex: error while loading shared libraries: libneeded.so: cannot open shared object file";
+        assert_eq!(
+            complaint(&format!("{other}\n{ignored}\n"), "/ours.so").unwrap(),
+            ignored
+        );
+        assert_eq!(
+            complaint(&format!("{other}\n{fatal}\n"), "/ours.so").unwrap(),
+            fatal
+        );
+        assert_eq!(complaint(other, "/ours.so"), None);
     }
 }

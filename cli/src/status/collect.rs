@@ -60,51 +60,54 @@ fn visit(entry: Listed, here: Option<u64>, status: &mut Status) {
             return;
         }
     };
-    let returned = match ledger.reap() {
-        Ok(reaped) => Returned {
-            processes: reaped.len(),
-            bytes: reaped
-                .iter()
-                .flat_map(|member| &member.returned)
-                .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes)),
-        },
-        // Another user's shared ledger can be looked at; its dead wait for someone who may reap.
-        Err(ChangeError::ReadOnly(_)) => Returned::default(),
-        Err(error) => {
-            status.problems.push(error.to_string());
-            Returned::default()
-        }
-    };
-    let owner = owner(
-        uid.unwrap_or_else(|| fs::metadata(&path).map_or(0, |file| file.uid())),
-        uid.is_none(),
-    );
-    let removed = match ledger.remove_if_empty() {
-        Ok(removed) => removed,
-        Err(ChangeError::ReadOnly(_)) => false,
-        Err(error) => {
-            status.problems.push(error.to_string());
-            false
-        }
-    };
-    if removed {
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+    let returned = reap(&ledger, &mut status.problems);
+    let snapshot = ledger.snapshot();
+    let owner = owner(uid.unwrap_or(snapshot.uid), uid.is_none());
+    // One that is in use is left alone: removing takes the lock that joining needs.
+    if snapshot.members.is_empty() && remove(&ledger, &mut status.problems) {
         status.removed.push(Removed {
-            name,
+            name: snapshot.budget,
             owner,
             returned,
         });
-        return;
+    } else if ledger.is_current() {
+        // Once more: somebody may have joined meanwhile.
+        status
+            .budgets
+            .push(budget(ledger.snapshot(), owner, returned, here));
     }
-    match ledger.snapshot() {
-        Some(snapshot) => status.budgets.push(budget(snapshot, owner, returned, here)),
-        None => {
-            let reason = String::from("it was being changed all the time; try again");
-            status.unusable.push(Unusable { path, reason });
+}
+
+/// Returns what dead processes had booked.
+fn reap(ledger: &Ledger, problems: &mut Vec<String>) -> Returned {
+    match ledger.reap() {
+        Ok(reaped) => {
+            let bytes = reaped
+                .iter()
+                .flat_map(|member| &member.returned)
+                .map(|(_, bytes)| *bytes);
+            Returned {
+                processes: reaped.len(),
+                bytes: bytes.fold(0, u64::saturating_add),
+            }
+        }
+        // It can be looked at; its dead wait for someone who may reap.
+        Err(ChangeError::ReadOnly(_)) => Returned::default(),
+        Err(error) => {
+            problems.push(error.to_string());
+            Returned::default()
+        }
+    }
+}
+
+/// Removes the ledger if nobody uses it.
+fn remove(ledger: &Ledger, problems: &mut Vec<String>) -> bool {
+    match ledger.remove_if_empty() {
+        Ok(removed) => removed,
+        Err(ChangeError::ReadOnly(_)) => false,
+        Err(error) => {
+            problems.push(error.to_string());
+            false
         }
     }
 }
@@ -268,4 +271,75 @@ fn boards(root: &Root, budgets: &[Budget]) -> Vec<Board> {
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH)
         .map_or(0, |elapsed| elapsed.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hipflex_ledger::Alive;
+
+    /// A process with PID 7 in PID namespace 100.
+    fn member(pid_here: Option<u32>, host_pid: u32) -> MemberSnapshot {
+        MemberSnapshot {
+            slot: 0,
+            generation: 1,
+            alive: Alive::Yes,
+            pid: 7,
+            pid_namespace: 100,
+            start_time: 0,
+            host_pid,
+            pid_here,
+            uid: 0,
+            comm: String::new(),
+            library_version: String::new(),
+            joined: UNIX_EPOCH,
+            engines: Vec::new(),
+            allocations: 0,
+            frees: 0,
+            refusals: 0,
+            anomalies: 0,
+            last_refusal: None,
+            cells: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_pid_is_shown_as_ours_only_where_it_is() {
+        let outside = Some(INITIAL_PID_NAMESPACE);
+        assert_eq!(
+            pid(&member(None, 0), Some(100)),
+            Pid::Here(7),
+            "the same namespace"
+        );
+        assert_eq!(
+            pid(&member(None, 0), Some(101)),
+            Pid::Inside(7),
+            "another container"
+        );
+        assert_eq!(
+            pid(&member(None, 0), outside),
+            Pid::Inside(7),
+            "nobody told the host PID"
+        );
+        assert_eq!(
+            pid(&member(None, 4711), outside),
+            Pid::Here(4711),
+            "an observer told it"
+        );
+        assert_eq!(
+            pid(&member(None, 4711), Some(101)),
+            Pid::Inside(7),
+            "host PIDs are not valid here"
+        );
+        assert_eq!(
+            pid(&member(Some(42), 4711), Some(101)),
+            Pid::Here(42),
+            "the kernel told it"
+        );
+        assert_eq!(
+            pid(&member(None, 0), None),
+            Pid::Inside(7),
+            "/proc is not mounted"
+        );
+    }
 }

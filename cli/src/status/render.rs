@@ -33,7 +33,7 @@ pub(crate) fn render(status: &Status) -> String {
         .map(|process| process.pid);
     if pids.into_iter().any(|pid| matches!(pid, Pid::Inside(_))) {
         sections.push(format!(
-            "{INSIDE_MARK} PID inside the process's own PID namespace (a container)\n"
+            "{INSIDE_MARK} PID as the process itself has it, in another PID namespace (a container)\n"
         ));
     }
     sections.join("\n")

@@ -1,0 +1,666 @@
+//! Whose booking goes when, shown with real processes.
+
+mod common;
+
+use std::ffi::CString;
+use std::time::{Duration, Instant};
+
+use common::{Child, GIB, MIB, Parent, Scene, eventually, hold, root_or_skip, skip, spawn};
+use hipflex_ledger::{Alive, DenialReason, ForkGuard, MAX_MEMBERS, Stayed};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork};
+
+/// A child that joins, holds `bytes` and stays until it is killed.
+fn holder(scene: &Scene, bytes: u64) -> Child {
+    let mut child = spawn(|parent| {
+        let member = scene.join(8 * GIB);
+        hold(&member, bytes);
+        parent.stay()
+    });
+    child.hear();
+    child
+}
+
+/// What a process may do that must not touch the booking of the one that did it. Runs in a child of
+/// the test that is a member; whatever children it makes have ended when it returns.
+type Deed = fn();
+
+fn wait_for(pid: libc::pid_t) {
+    waitpid(Pid::from_raw(pid), None).unwrap();
+}
+
+/// Forks a child that ends in the given way, without exec.
+fn fork_and(end: fn()) {
+    // SAFETY: the process has one thread.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => wait_for(child.as_raw()),
+        ForkResult::Child => {
+            end();
+            // SAFETY: the child ends here.
+            unsafe { libc::_exit(3) }
+        }
+    }
+}
+
+fn exec_true() {
+    let path = CString::new("/bin/true").unwrap();
+    let _ = nix::unistd::execv(&path, &[&path]);
+}
+
+fn by_exit() {
+    // SAFETY: runs the exit handlers of the process, which is what this is about.
+    fork_and(|| unsafe { libc::exit(0) });
+}
+
+fn by_underscore_exit() {
+    fork_and(|| {});
+}
+
+fn by_abort() {
+    fork_and(|| {
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: no core file, then the end.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+        std::process::abort();
+    });
+}
+
+fn by_kill() {
+    fork_and(|| kill(nix::unistd::getpid(), Signal::SIGKILL).unwrap());
+}
+
+fn by_exec() {
+    fork_and(exec_true);
+}
+
+fn by_vfork_and_exec() {
+    // The standard library uses posix_spawn, that is clone with CLONE_VM | CLONE_VFORK.
+    assert!(
+        std::process::Command::new("/bin/true")
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+fn by_vfork_and_underscore_exit() {
+    extern "C" fn end(_: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: ends the child only; the memory it shares stays as it is.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        0
+    }
+    // As vfork: the child shares the memory of its parent, which waits for its end.
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let mut stack = vec![0_u128; 4096];
+    // SAFETY: the child runs on a stack of its own, whose end is aligned to 16 bytes and which
+    // outlives it, as the parent waits.
+    let pid = unsafe {
+        libc::clone(
+            end,
+            stack.as_mut_ptr_range().end.cast(),
+            flags,
+            std::ptr::null_mut(),
+        )
+    };
+    assert!(pid > 0);
+    wait_for(pid);
+}
+
+fn by_posix_spawn() {
+    let path = CString::new("/bin/true").unwrap();
+    let mut pid = 0;
+    let arguments = [path.as_ptr().cast_mut(), std::ptr::null_mut()];
+    let environment = [std::ptr::null_mut()];
+    // SAFETY: path, arguments and environment are terminated as posix_spawn wants them.
+    let error = unsafe {
+        libc::posix_spawn(
+            &mut pid,
+            path.as_ptr(),
+            std::ptr::null(),
+            std::ptr::null(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+        )
+    };
+    assert_eq!(error, 0);
+    wait_for(pid);
+}
+
+const DEEDS: [(&str, Deed); 8] = [
+    ("fork, exit", by_exit),
+    ("fork, _exit", by_underscore_exit),
+    ("fork, abort", by_abort),
+    ("fork, kill", by_kill),
+    ("fork, exec", by_exec),
+    ("spawn", by_vfork_and_exec),
+    ("vfork, _exit", by_vfork_and_underscore_exit),
+    ("posix_spawn", by_posix_spawn),
+];
+
+#[test]
+fn no_end_of_a_child_changes_its_parents_booking() {
+    let scene = Scene::new();
+    for (name, deed) in DEEDS {
+        let mut child = spawn(|parent| {
+            let member = scene.join(8 * GIB);
+            hold(&member, 100 * MIB);
+            let pending = member.reserve(0, 20 * MIB).unwrap();
+            deed();
+            parent.tell(b'd');
+            parent.wait();
+            member.cancel(pending);
+            member.release(0, 100 * MIB);
+            i32::from(member.leave().is_err())
+        });
+        child.hear();
+        let ledger = scene.ledger();
+        assert_eq!(ledger.reap().unwrap(), [], "{name}");
+        let snapshot = ledger.snapshot();
+        assert_eq!(snapshot.gpus[0].charged, 120 * MIB, "{name}");
+        assert_eq!(snapshot.members[0].alive, Alive::Yes, "{name}");
+        child.go_on();
+        child.succeed();
+        assert_eq!(scene.charged(), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_forked_child_cannot_touch_the_inherited_booking_and_joins_anew() {
+    let scene = Scene::new();
+    let mut child = spawn(|_| {
+        let member = scene.join(8 * GIB);
+        hold(&member, 100 * MIB);
+        let pending = member.reserve(0, MIB).unwrap();
+        let mut grandchild = spawn(|_| {
+            assert!(member.is_stale_after_fork());
+            assert_eq!(
+                member.reserve(0, MIB).unwrap_err().reason,
+                DenialReason::NotAMember
+            );
+            member.commit(pending, MIB);
+            member.release(0, 100 * MIB);
+            member.set_overhead(0, MIB);
+            member.record_refusal(0, 1, "x");
+            assert_eq!(member.reap(), 0);
+            assert!(member.view(0).is_none());
+            assert_eq!(member.leave(), Err(Stayed::NotAMember));
+            let own = scene.join(8 * GIB);
+            assert_eq!(own.view(0).unwrap().others, 101 * MIB);
+            hold(&own, 7 * MIB);
+            assert_eq!(own.view(0).unwrap().charged, 108 * MIB);
+            // Its end without a word gives back what is its own.
+            0
+        });
+        grandchild.succeed();
+        assert!(!member.is_stale_after_fork());
+        assert_eq!(member.reap(), 1);
+        let view = member.view(0).unwrap();
+        assert_eq!(
+            (view.mine.live, view.mine.pending, view.others),
+            (100 * MIB, MIB, 0)
+        );
+        assert_eq!(scene.ledger().snapshot().members[0].frees, 0);
+        0
+    });
+    child.succeed();
+}
+
+#[test]
+fn a_fork_guard_tells_a_forked_child_from_its_parent_and_from_a_vforked_one() {
+    let _alone = Scene::new();
+    let guard = ForkGuard::new().unwrap();
+    assert!(!guard.in_forked_child());
+    spawn(|_| i32::from(!guard.in_forked_child())).succeed();
+    by_vfork_and_exec();
+    assert!(!guard.in_forked_child());
+}
+
+#[test]
+fn kill_9_gives_back_exactly_the_share_of_the_killed() {
+    let scene = Scene::new();
+    let me = scene.join(8 * GIB);
+    hold(&me, GIB);
+    let a = holder(&scene, 3 * GIB);
+    let b = holder(&scene, 4 * GIB);
+    assert_eq!(me.view(0).unwrap().charged, 8 * GIB);
+    assert_eq!(me.reserve(0, MIB).unwrap_err().available, 0);
+
+    // Not waited for: a zombie holds nothing. The next request finds that out by itself.
+    a.kill_into_zombie();
+    let snapshot = scene.ledger().snapshot();
+    let dead = snapshot
+        .members
+        .iter()
+        .find(|member| member.pid == a.pid.as_raw() as u32)
+        .unwrap();
+    assert_eq!(dead.alive, Alive::No);
+    hold(&me, 3 * GIB);
+    assert_eq!(me.view(0).unwrap().charged, 8 * GIB);
+    assert!(me.reserve(0, 1).is_err());
+
+    b.kill_into_zombie();
+    let ledger = scene.ledger();
+    let reaped = ledger.reap().unwrap();
+    let [reaped] = &reaped[..] else {
+        panic!("{reaped:?}")
+    };
+    assert_eq!(reaped.pid, b.pid.as_raw() as u32);
+    assert_eq!(reaped.comm, "test");
+    assert_eq!(reaped.returned, [(ledger.snapshot().gpus[0].key, 4 * GIB)]);
+    // Exactly once.
+    assert_eq!(ledger.reap().unwrap(), []);
+    assert_eq!(me.view(0).unwrap().charged, 4 * GIB);
+    assert_eq!(ledger.snapshot().reaped, 2);
+}
+
+#[test]
+fn kill_9_between_reserve_and_commit_leaks_nothing() {
+    let scene = Scene::new();
+    let me = scene.join(8 * GIB);
+    let mut child = spawn(|parent: &mut Parent| {
+        let member = scene.join(8 * GIB);
+        hold(&member, GIB);
+        let _in_flight = member.reserve(0, 7 * GIB).unwrap();
+        member.set_overhead(0, MIB);
+        parent.stay()
+    });
+    child.hear();
+    assert_eq!(me.view(0).unwrap().others, 8 * GIB + MIB);
+    child.kill_into_zombie();
+    hold(&me, 8 * GIB);
+    assert_eq!(me.view(0).unwrap().charged, 8 * GIB);
+}
+
+#[test]
+fn exec_ends_the_old_images_booking_though_the_pid_lives_on() {
+    let scene = Scene::new();
+    let me = scene.join(8 * GIB);
+    let mut child = spawn(|parent| {
+        let member = scene.join(8 * GIB);
+        hold(&member, 5 * GIB);
+        parent.tell(b'r');
+        parent.wait();
+        let path = CString::new("/bin/sleep").unwrap();
+        let _ = nix::unistd::execv(&path, &[path.as_c_str(), c"60"]);
+        1
+    });
+    child.hear();
+    assert_eq!(me.reap(), 0);
+    child.go_on();
+    eventually("the old image is reaped", || me.reap() == 1);
+    assert!(kill(child.pid, None).is_ok(), "the process lives");
+    assert_eq!(me.view(0).unwrap().charged, 0);
+}
+
+#[test]
+fn closing_all_descriptors_does_not_make_a_member_look_dead() {
+    let scene = Scene::new();
+    let me = scene.join(8 * GIB);
+    let mut child = spawn(|parent| {
+        let member = scene.join(8 * GIB);
+        hold(&member, GIB);
+        let mine = parent.descriptors();
+        for fd in (3..2048).filter(|fd| !mine.contains(fd)) {
+            // SAFETY: nothing in this child but `parent` uses a descriptor above 2.
+            unsafe { libc::close(fd) };
+        }
+        parent.tell(b'c');
+        parent.wait();
+        // It can still book, be refused and leave.
+        member.release(0, GIB);
+        assert!(member.reserve(0, 9 * GIB).is_err());
+        i32::from(member.leave().is_err())
+    });
+    child.hear();
+    assert_eq!(me.reap(), 0);
+    assert_eq!(scene.ledger().snapshot().members[1].alive, Alive::Yes);
+    assert_eq!(me.view(0).unwrap().charged, GIB);
+    child.go_on();
+    child.succeed();
+    assert_eq!(me.view(0).unwrap().charged, 0);
+}
+
+#[test]
+fn a_reused_descriptor_number_misleads_nobody() {
+    let scene = Scene::new();
+    let mut child = spawn(|_| {
+        let member = scene.join(8 * GIB);
+        // The program closes what it does not know, and has its own files under these numbers then.
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for fd in 500..1500 {
+            // SAFETY: nothing in this child uses these numbers but the member, whose care is tested.
+            unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&file), fd) };
+        }
+        assert_eq!(member.reap(), 0);
+        assert_eq!(member.leave(), Ok(()));
+        // They are still the program's.
+        // SAFETY: only asks.
+        i32::from((500..1500).any(|fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0))
+    });
+    child.succeed();
+}
+
+#[test]
+fn a_child_that_outlives_its_parent_does_not_keep_the_booking_alive() {
+    let scene = Scene::new();
+    let me = scene.join(8 * GIB);
+    let mut child = spawn(|parent| {
+        let member = scene.join(8 * GIB);
+        hold(&member, GIB);
+        // SAFETY: the process has one thread.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                std::thread::sleep(Duration::from_secs(30));
+                0
+            }
+            ForkResult::Parent { child } => {
+                // Tells which one is to be killed at the end, too.
+                parent.tell_number(child.as_raw());
+                parent.stay()
+            }
+        }
+    });
+    let orphan = Pid::from_raw(child.hear_number());
+    child.hear();
+    assert_eq!(me.reap(), 0);
+    child.kill_into_zombie();
+    assert_eq!(me.reap(), 1);
+    assert_eq!(me.view(0).unwrap().charged, 0);
+    kill(orphan, Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn a_thousand_dead_slots_do_not_keep_a_newcomer_out() {
+    let scene = Scene::new();
+    let live = scene.join(8 * GIB);
+    hold(&live, MIB);
+    // One process may have many slots; all die with it.
+    let mut child = spawn(|parent| {
+        let members: Vec<_> = (1..MAX_MEMBERS).map(|_| scene.join(8 * GIB)).collect();
+        members.iter().for_each(|member| hold(member, MIB));
+        parent.stay()
+    });
+    child.hear();
+    let error = scene
+        .try_join(&[common::gpu(0, hipflex_ledger::Limit::Bytes(1))])
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("already has 1024 live processes"),
+        "{error}"
+    );
+    assert_eq!(live.view(0).unwrap().charged, 1024 * MIB);
+    child.kill_into_zombie();
+    let newcomer = scene.join(8 * GIB);
+    assert_eq!(newcomer.view(0).unwrap().charged, MIB);
+    assert_eq!(scene.ledger().snapshot().members.len(), 2);
+}
+
+/// Runs `body` in a new PID namespace, as its PID 1. The outer child is told to wait for it.
+fn in_pid_namespace(body: impl FnOnce(&mut Parent) -> i32) -> Child {
+    spawn(|parent| {
+        unshare(CloneFlags::CLONE_NEWPID).unwrap();
+        // SAFETY: the process has one thread.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => body(parent),
+            ForkResult::Parent { child } => {
+                // Dies with it, so that killing the outer one is enough.
+                match waitpid(child, None).unwrap() {
+                    nix::sys::wait::WaitStatus::Exited(_, code) => code,
+                    _ => 102,
+                }
+            }
+        }
+    })
+}
+
+#[test]
+fn members_in_different_pid_namespaces_never_take_each_other_for_dead() {
+    if !root_or_skip("members_in_different_pid_namespaces_never_take_each_other_for_dead") {
+        return;
+    }
+    let scene = Scene::new();
+    let member_that_reaps = |parent: &mut Parent| {
+        let member = scene.join(8 * GIB);
+        hold(&member, GIB);
+        assert_eq!(std::process::id(), 1);
+        parent.tell(b'j');
+        parent.wait();
+        let reaped = member.reap();
+        assert_eq!(member.view(0).unwrap().charged, 2 * GIB);
+        parent.tell(u8::try_from(reaped).unwrap());
+        parent.wait();
+        0
+    };
+    let mut a = in_pid_namespace(member_that_reaps);
+    a.hear();
+    let mut b = in_pid_namespace(member_that_reaps);
+    b.hear();
+    for child in [&mut a, &mut b] {
+        child.go_on();
+        assert_eq!(child.hear(), 0, "a live member was reaped");
+    }
+    let ledger = scene.ledger();
+    assert_eq!(ledger.reap().unwrap(), []);
+    let snapshot = ledger.snapshot();
+    let [first, second] = &snapshot.members[..] else {
+        panic!("{snapshot:?}")
+    };
+    // Both are PID 1 at home; here they have PIDs of their own.
+    assert_eq!((first.pid, second.pid), (1, 1));
+    assert_ne!(first.pid_namespace, second.pid_namespace);
+    let (first, second) = (first.pid_here.unwrap(), second.pid_here.unwrap());
+    assert!(first != second && first > 1 && second > 1);
+    // A container that is restarted has PID 1 again, and that is no sign of life.
+    kill(Pid::from_raw(first.cast_signed()), Signal::SIGKILL).unwrap();
+    a.wait();
+    let mut restarted = in_pid_namespace(|parent| {
+        let member = scene.join(8 * GIB);
+        parent.tell(b'j');
+        parent.wait();
+        i32::from(member.view(0).unwrap().charged != GIB)
+    });
+    restarted.hear();
+    restarted.go_on();
+    restarted.succeed();
+    b.go_on();
+    b.succeed();
+}
+
+#[test]
+fn several_reapers_return_a_dead_share_once() {
+    let scene = Scene::new();
+    let me = scene.join(1 << 50);
+    for _ in 0..20 {
+        let mut child = spawn(|parent| {
+            let members: Vec<_> = (0..20).map(|_| scene.join(1 << 50)).collect();
+            members.iter().for_each(|member| hold(member, GIB));
+            parent.stay()
+        });
+        child.hear();
+        assert_eq!(me.view(0).unwrap().charged, 20 * GIB);
+        let mut reapers: Vec<_> = (0..4)
+            .map(|_| {
+                let mut reaper = spawn(|parent| {
+                    let ledger = scene.ledger();
+                    parent.tell(b'r');
+                    parent.wait();
+                    let reaped = ledger.reap().unwrap();
+                    assert!(reaped.iter().all(|one| one.returned[0].1 == GIB));
+                    parent.tell(u8::try_from(reaped.len()).unwrap());
+                    0
+                });
+                reaper.hear();
+                reaper
+            })
+            .collect();
+        child.kill_into_zombie();
+        reapers.iter_mut().for_each(Child::go_on);
+        let counts: Vec<u64> = reapers
+            .iter_mut()
+            .map(|reaper| reaper.hear().into())
+            .collect();
+        assert_eq!(counts.iter().sum::<u64>(), 20, "{counts:?}");
+        reapers.iter_mut().for_each(Child::succeed);
+        assert_eq!(me.view(0).unwrap().charged, 0);
+    }
+}
+
+#[test]
+fn an_exact_fit_is_not_lost_to_a_race() {
+    let scene = Scene::new();
+    let mut racers: Vec<_> = (0..4)
+        .map(|_| {
+            let mut racer = spawn(|parent| {
+                let member = scene.join(GIB);
+                parent.tell(b'r');
+                loop {
+                    parent.wait();
+                    match member.reserve(0, GIB) {
+                        Ok(granted) => {
+                            parent.tell(1);
+                            parent.wait();
+                            member.cancel(granted);
+                            parent.tell(b'c');
+                        }
+                        Err(_) => {
+                            parent.tell(0);
+                            parent.wait();
+                            parent.tell(b'c');
+                        }
+                    }
+                }
+            });
+            racer.hear();
+            racer
+        })
+        .collect();
+    for round in 0..50 {
+        racers.iter_mut().for_each(Child::go_on);
+        let granted: u8 = racers.iter_mut().map(Child::hear).sum();
+        assert_eq!(granted, 1, "round {round}");
+        for racer in &mut racers {
+            racer.go_on();
+            racer.hear();
+        }
+    }
+}
+
+#[test]
+fn many_processes_join_at_once() {
+    let scene = Scene::new();
+    let me = scene.join(GIB);
+    let started = Instant::now();
+    let mut children: Vec<_> = (0..64)
+        .map(|_| {
+            spawn(|parent| {
+                let member = scene.join(GIB);
+                hold(&member, MIB);
+                parent.stay()
+            })
+        })
+        .collect();
+    children.iter_mut().for_each(|child| {
+        child.hear();
+    });
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
+    let view = me.view(0).unwrap();
+    assert_eq!(view.charged, 64 * MIB);
+    drop(children);
+    assert_eq!(me.reap(), 64);
+}
+
+#[test]
+fn where_locks_are_not_kept_a_second_witness_is_needed() {
+    const TEST: &str = "where_locks_are_not_kept_a_second_witness_is_needed";
+    if !root_or_skip(TEST) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut child = spawn(|_| match overlay(&scene) {
+        Err(why) => {
+            skip(TEST, &why);
+            0
+        }
+        Ok(()) => {
+            second_witness(&scene);
+            0
+        }
+    });
+    child.succeed();
+}
+
+/// Mounts an overlay over the root of the ledgers, in a mount namespace of this process.
+fn overlay(scene: &Scene) -> Result<(), String> {
+    use nix::mount::{MsFlags, mount};
+    let none = None::<&str>;
+    let base = scene.directory.path();
+    for name in ["lower", "upper", "work", "hipflex"] {
+        std::fs::create_dir(base.join(name)).unwrap();
+    }
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|e| format!("no private mount namespace: {e}"))?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    let base = base.display();
+    let data = format!("lowerdir={base}/lower,upperdir={base}/upper,workdir={base}/work");
+    let target = scene.root();
+    mount(
+        Some("overlay"),
+        &target,
+        Some("overlay"),
+        MsFlags::empty(),
+        Some(data.as_str()),
+    )
+    .map_err(|error| format!("no overlay file system: {error}"))
+}
+
+fn second_witness(scene: &Scene) {
+    let me = scene.join(8 * GIB);
+    hold(&me, GIB);
+    let mode = scene.ledger().snapshot().liveness;
+    if mode == hipflex_ledger::LivenessMode::Locks {
+        skip("second witness", "this kernel's overlay keeps locks");
+        return;
+    }
+    let child = holder(scene, 2 * GIB);
+    assert_eq!(me.reap(), 0);
+    let snapshot = scene.ledger().snapshot();
+    assert!(
+        snapshot
+            .members
+            .iter()
+            .all(|member| member.alive == Alive::Yes),
+        "{snapshot:?}"
+    );
+    child.kill_into_zombie();
+    assert_eq!(me.view(0).unwrap().charged, 3 * GIB);
+    assert_eq!(me.reap(), 1);
+    assert_eq!(me.view(0).unwrap().charged, GIB);
+
+    // One in another PID namespace cannot be judged from here, nor judge those here.
+    let mut other = in_pid_namespace(|parent| {
+        let member = scene.join(8 * GIB);
+        hold(&member, GIB);
+        assert_eq!(member.reap(), 0);
+        assert_eq!(member.view(0).unwrap().charged, 2 * GIB);
+        parent.tell(b'r');
+        parent.wait();
+        0
+    });
+    other.hear();
+    assert_eq!(scene.ledger().snapshot().members[1].alive, Alive::Unknown);
+    other.go_on();
+    other.succeed();
+    assert_eq!(me.reap(), 0);
+    assert_eq!(me.view(0).unwrap().charged, 2 * GIB);
+    assert!(!scene.ledger().remove_if_empty().unwrap());
+}
