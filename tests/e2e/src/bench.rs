@@ -35,7 +35,8 @@ impl Bench {
     /// The runtime was not fetched, or the node does not start.
     pub fn with(version: &str, choose: impl FnOnce(Builder) -> Builder) -> Result<Bench> {
         let runtime = runtime::find(version)?;
-        let node = choose(Node::builder())
+        let node = Node::builder().binary(paths::release().join("kfd-emulator"));
+        let node = choose(node)
             .start()
             .context("the emulated node does not start")?;
         Ok(Bench { runtime, node })

@@ -76,8 +76,9 @@ pub fn build(name: &str, runtime: &Runtime, access: Access) -> Result<PathBuf> {
     }
     match access {
         Access::Linked => {
+            // Its functions are weak references, which alone do not count as a need.
             compiler
-                .arg("-Wl,--as-needed")
+                .arg("-Wl,--no-as-needed")
                 .arg(format!("-l:{}", runtime.library));
         }
         Access::Dlopen => {
