@@ -45,7 +45,7 @@ fn open_mode_runs_unlimited(version: &str) -> Result<()> {
     let mut shell = Shell::start(command)?;
     assert_eq!(shell.info()?, native);
     ensure!(shell.malloc("a", 8 * GIB)?);
-    one_line(&shell.messages(), &["banana", "unlimited"]);
+    one_line(&shell.messages(), &["banana", "WITHOUT a limit"]);
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn without_a_gpu_the_runtime_speaks_for_itself(version: &str) -> Result<()> {
     let (native, _) = ask(Command::new(&program))?;
     let (replies, told) = ask(limited)?;
     assert_eq!(replies, native);
-    one_line(&told, &["/dev/kfd"]);
+    one_line(&told, &["/sys/class/kfd"]);
     Ok(())
 }
 

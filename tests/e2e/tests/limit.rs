@@ -85,30 +85,30 @@ fn grants_what_it_says_is_free(version: &str) -> Result<()> {
 
 fn properties_differ_in_the_total_alone(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
-    let mut native = bench.shell(Access::Linked)?;
-    let mut limited = bench.limited_shell(Access::Linked, "4GiB")?;
+    // By look-up: a generation that has not got a layout must not seem to have it under a limit.
+    let mut native = bench.shell(Access::Dlopen)?;
+    let mut again = bench.shell(Access::Dlopen)?;
+    let mut limited = bench.limited_shell(Access::Dlopen, "4GiB")?;
     let board = native.info()?.total;
     let mut seen = 0;
     for which in ["plain", "R0600", "R0000"] {
-        let before = native.say(&format!("properties {which} 0"))?;
-        let after = limited.say(&format!("properties {which} 0"))?;
+        let ask = format!("properties {which} 0");
+        let (before, after) = (native.say(&ask)?, limited.say(&ask)?);
         assert_eq!(before == "absent", after == "absent", "{which}");
         if before == "absent" {
             continue;
         }
         seen += 1;
-        let (before, after) = (bytes(&before)?, bytes(&after)?);
+        let (before, after) = (words(&before)?, words(&after)?);
+        // Some words are addresses, which differ from process to process.
+        let addresses = words(&again.say(&ask)?)?;
         let differing: Vec<usize> = (0..before.len())
-            .filter(|i| before[*i] != after[*i])
+            .filter(|i| before[*i] == addresses[*i] && before[*i] != after[*i])
             .collect();
-        let (first, last) = (differing[0] / 8 * 8, *differing.last().unwrap_or(&0));
-        assert!(last < first + 8, "{which}: bytes {differing:?} differ");
-        assert_eq!(
-            word(&before, first),
-            board,
-            "{which}: offset {first} held the board's size"
-        );
-        assert_eq!(word(&after, first), 4 * GIB, "{which}: offset {first}");
+        assert_eq!(differing.len(), 1, "{which}: words {differing:?} differ");
+        let total = differing[0];
+        assert_eq!(before[total], board, "{which}: word {total} is the total");
+        assert_eq!(after[total], 4 * GIB, "{which}: word {total} is the limit");
     }
     ensure!(seen > 0, "no runtime is without hipGetDeviceProperties");
     Ok(())
@@ -151,7 +151,12 @@ fn unlimited_never_refuses(version: &str) -> Result<()> {
         !shell.malloc("b", 60 * GIB)?,
         "what the board has not got, the runtime refuses"
     );
-    assert_eq!(shell.messages(), "", "that was no refusal of ours");
+    // The runtime may say something itself.
+    let told = shell.messages();
+    ensure!(
+        !told.contains("hipflex"),
+        "that was no refusal of ours: {told}"
+    );
     Ok(())
 }
 
@@ -233,20 +238,14 @@ fn the_runtime_works_as_before(version: &str) -> Result<()> {
     Ok(())
 }
 
-fn bytes(hex: &str) -> Result<Vec<u8>> {
+/// A structure in hex as 64-bit words.
+fn words(hex: &str) -> Result<Vec<u64>> {
     ensure!(
-        hex.len() > 2000 && hex.len().is_multiple_of(2),
+        hex.len() > 2000 && hex.len().is_multiple_of(16),
         "not a structure: {hex}"
     );
-    let digits = hex.as_bytes().chunks(2).map(|two| std::str::from_utf8(two));
-    digits
-        .map(|two| Ok(u8::from_str_radix(two?, 16)?))
-        .collect()
-}
-
-fn word(bytes: &[u8], offset: usize) -> u64 {
-    bytes[offset..offset + 8]
-        .iter()
-        .rev()
-        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+    let word = |digits: &[u8]| -> Result<u64> {
+        Ok(u64::from_str_radix(std::str::from_utf8(digits)?, 16)?.swap_bytes())
+    };
+    hex.as_bytes().chunks(16).map(word).collect()
 }
