@@ -1,0 +1,166 @@
+//! `kfd-emulator serve`: the process that is a node.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::inject::Inject;
+use crate::profile::{Profile, gpus};
+use crate::server::caller::DMABUF_DIRECTORY;
+use crate::server::seccomp::Injector;
+use crate::server::shared::Shared;
+use crate::server::{self, control, procfs};
+use crate::state::Options;
+use crate::sysfs::TreeOptions;
+use crate::trace::Trace;
+
+use super::mounts::Scaffold;
+use super::{CONTROL_SOCKET, Config, INJECT_SOCKET, Ready};
+
+/// How long programs in the node may take to die.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Builds a node, says on standard output that it is ready or why it is not, and serves it until
+/// standard input ends. Returns the exit status.
+pub fn serve(config: &Config) -> i32 {
+    let started = start(config);
+    let ready = match &started {
+        Ok(_) => Ready::Ready,
+        Err(error) => Ready::Error(format!("{error:#}")),
+    };
+    if let Err(error) = say(&ready) {
+        eprintln!("kfd-emulator: nobody hears that the node is ready: {error}");
+        return 1;
+    }
+    let Ok(shared) = started else { return 1 };
+    // The parent never writes; it lives as long as this read lasts.
+    let mut nothing = [0];
+    while matches!(io::stdin().read(&mut nothing), Ok(1..)) {}
+    end_programs(&shared);
+    0
+}
+
+fn say(ready: &Ready) -> io::Result<()> {
+    let mut line = serde_json::to_string(ready)?;
+    line.push('\n');
+    io::stdout().write_all(line.as_bytes())?;
+    io::stdout().flush()
+}
+
+fn start(config: &Config) -> Result<Arc<Shared>> {
+    let gpus = gpus(Profile::by_name(&config.gpu)?, config.gpus, config.vram)?;
+    let trace = match &config.trace {
+        None => Trace::default(),
+        Some(path) => Trace::to_file(path)
+            .with_context(|| format!("cannot write the trace to {}", path.display()))?,
+    };
+    let library = match config.inject {
+        Inject::Preload => Some(find_library()?),
+        Inject::Seccomp | Inject::None => None,
+    };
+    let options = Options {
+        kfd_minor: config.kfd_minor,
+        dkms_ipc: config.dkms_ipc,
+        preload: config.inject == Inject::Preload,
+    };
+    let mut tree = TreeOptions { large_bar: !config.small_bar, ..TreeOptions::default() };
+    if let Ok(cores) = std::thread::available_parallelism() {
+        tree.cpu_cores = u32::try_from(cores.get()).unwrap_or(u32::MAX);
+    }
+    if let Some(bytes) = procfs::memory_bytes() {
+        tree.memory_bytes = bytes;
+    }
+
+    // A namespace is entered before there are threads: each would keep its own view otherwise.
+    let scaffold = Scaffold::raise()?;
+    let (shared, session) = server::start(gpus, options, &tree, trace, &scaffold.fuse())
+        .context("cannot mount the emulator's files with FUSE")?;
+    // Dropping it would unmount what programs in the node use; the namespace's end does that.
+    std::mem::forget(session);
+    scaffold.build(library.as_deref())?;
+
+    let run = PathBuf::from(super::NODE_DIRECTORY);
+    let listener = listen(&run.join(CONTROL_SOCKET))?;
+    let controlled = Arc::clone(&shared);
+    spawn("control", move || control::run(&controlled, &listener))?;
+    if config.inject == Inject::Seccomp {
+        let listener = listen(&run.join(INJECT_SOCKET))?;
+        let injector =
+            Injector { shared: Arc::clone(&shared), dmabufs: run.join(DMABUF_DIRECTORY) };
+        spawn("inject", move || Arc::new(injector).run(&listener))?;
+    }
+    Ok(shared)
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+    Ok(())
+}
+
+/// A socket that every user of the node can use.
+fn listen(path: &Path) -> Result<UnixListener> {
+    let listener = UnixListener::bind(path)
+        .with_context(|| format!("cannot listen at {}", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// The library to preload: cargo puts it beside the program, or among the dependencies.
+fn find_library() -> Result<PathBuf> {
+    let exe = std::env::current_exe().context("cannot tell where this program is")?;
+    let beside = exe.parent().unwrap_or(Path::new("/")).to_owned();
+    let places = [beside.join("deps"), beside];
+    places
+        .iter()
+        .map(|directory| directory.join("libkfd_inject.so"))
+        .find(|path| path.is_file())
+        .with_context(|| {
+            format!("--inject=preload needs libkfd_inject.so, which is not in {places:?}; build it (`cargo build -p kfd-inject`)")
+        })
+}
+
+/// Kills every program of the node and waits until they are gone, so that nothing is left over.
+fn end_programs(shared: &Shared) {
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        let programs = programs(shared);
+        if programs.is_empty() {
+            return;
+        }
+        for pid in programs {
+            // One that has ended by itself since is what is wanted.
+            let _gone = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    eprintln!("kfd-emulator: programs of the node survived SIGKILL: {:?}", programs(shared));
+}
+
+/// The processes in this mount namespace, and those that have `/dev/kfd` open from a namespace of
+/// their own.
+fn programs(shared: &Shared) -> Vec<u32> {
+    let own = fs::read_link("/proc/self/ns/mnt").ok();
+    let me = std::process::id();
+    let in_namespace = |pid: &u32| {
+        let link = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        link.is_some() && link == own
+    };
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut found: Vec<u32> = all
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(in_namespace)
+        .collect();
+    found.extend(shared.driver().processes.values().map(|p| p.opener.pid));
+    found.retain(|&pid| pid != me && Path::new(&format!("/proc/{pid}/exe")).exists());
+    found.sort_unstable();
+    found.dedup();
+    found
+}

@@ -1,0 +1,1 @@
+//! Opens dma-bufs for programs in an emulated node, without seccomp.
