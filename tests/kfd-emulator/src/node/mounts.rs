@@ -5,7 +5,7 @@
 //! made on the host's file systems either: the directories that mounts need are in a tmpfs that is
 //! put over `/dev/shm` first and disappears under the node's own `/dev`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -304,11 +304,6 @@ fn unescape(text: &str) -> String {
     .fold(text.to_owned(), |text, (code, meaning)| {
         text.replace(code, meaning)
     })
-}
-
-/// Whether a path leads to a mount of the emulator: what a left-over would look like.
-pub(super) fn is_mounted(path: &Path) -> bool {
-    File::open(path).is_ok()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use super::procfs;
 use super::shared::Shared;
 
 /// Name of the file whose lines become entries of the trace.
-pub const MARK: &str = "mark";
+pub(super) const MARK: &str = "mark";
 
 /// How long the kernel may remember what does not change.
 const STABLE: Duration = Duration::from_secs(1);

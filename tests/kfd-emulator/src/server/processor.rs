@@ -80,7 +80,7 @@ struct Lane {
 }
 
 /// Serves the queues of all processes until the process ends. Sleeps while there is none.
-pub fn run(shared: &Arc<Shared>) {
+pub(super) fn run(shared: &Arc<Shared>) {
     let mut lanes: Vec<Lane> = Vec::new();
     let cache = KernelCache::default();
     let mut known = 0;

@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_micros(200);
 
 /// Watches until the process ends. Sleeps while nobody waits.
-pub fn run(shared: &Arc<Shared>) {
+pub(super) fn run(shared: &Arc<Shared>) {
     let mut threads = Threads::default();
     loop {
         let mut driver = shared.driver();
