@@ -211,7 +211,7 @@ impl Ledger {
         };
         let mut reaped = Vec::new();
         reap(target, right, &mut |cleared| {
-            reaped.push(cleared.describe(&self.ledger.map))
+            reaped.push(cleared.describe(&self.ledger.map));
         });
         reaped
     }

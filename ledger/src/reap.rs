@@ -197,3 +197,205 @@ pub(crate) fn is_alive(map: &Mapping, fd: BorrowedFd<'_>, index: usize, slot: &S
         LivenessMode::Witness => liveness::witness(slot),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::directory::Directory;
+    use crate::file::{self, Access, LedgerFile, Names};
+    use crate::layout::Header;
+    use crate::{BudgetName, GpuSpec, Limit, Place};
+
+    struct Made {
+        _root: tempfile::TempDir,
+        directory: Directory,
+        names: Names,
+        ledger: LedgerFile,
+    }
+
+    impl Made {
+        fn new() -> Self {
+            let root = tempfile::tempdir_in("/dev/shm")
+                .or_else(|_| tempfile::tempdir())
+                .unwrap();
+            let directory = Directory::open_or_create(&Place::new(root.path(), false)).unwrap();
+            let budget = BudgetName::new("b").unwrap();
+            let names = Names::of(&budget).unwrap();
+            let gpu = GpuSpec {
+                key: GpuKey(0x300),
+                limit: Limit::Bytes(9),
+                board_bytes: 0,
+            };
+            file::create(&directory, &names, &budget, &[gpu], "test").unwrap();
+            let access = Access {
+                writable: true,
+                owner: None,
+            };
+            let ledger = file::open(&directory, &names.ledger, access).unwrap();
+            Self {
+                _root: root,
+                directory,
+                names,
+                ledger,
+            }
+        }
+
+        fn header(&self) -> &Header {
+            self.ledger.map.header()
+        }
+
+        fn slot(&self, index: usize) -> &Slot {
+            self.ledger.map.slot(index).unwrap()
+        }
+
+        /// A slot as somebody left it in the middle of something.
+        fn leave(&self, index: usize, state: State, live: u64) {
+            let claim = Claim(5 << 8).with(state);
+            self.slot(index).claim.store(claim.0, Ordering::SeqCst);
+            self.ledger
+                .map
+                .column(0)
+                .get(index)
+                .unwrap()
+                .live
+                .store(live, Ordering::SeqCst);
+            self.header()
+                .high_water
+                .word
+                .fetch_max(index as u64 + 1, Ordering::SeqCst);
+        }
+
+        fn at(&self) -> At<'_> {
+            At {
+                directory: Some(self.directory.fd()),
+                name: &self.names.ledger,
+            }
+        }
+
+        fn reap(&self, right: &Right<'_>) -> Vec<Reaped> {
+            let map = &self.ledger.map;
+            let target = Target {
+                map,
+                at: self.at(),
+                file: self.ledger.id,
+            };
+            let mut all = Vec::new();
+            reap(target, right, &mut |cleared| {
+                all.push(cleared.describe(map))
+            });
+            all
+        }
+    }
+
+    #[test]
+    fn whatever_a_dead_process_was_doing_its_slot_is_cleared() {
+        let made = Made::new();
+        for (index, state) in [State::Claiming, State::Claimed, State::Clearing]
+            .iter()
+            .enumerate()
+        {
+            made.leave(index, *state, 7);
+        }
+        made.leave(3, State::Free, 0);
+        made.leave(4, State::Invalid, 7);
+        let reaped = made.reap(&Right::SlotLocks);
+        let slots: Vec<_> = reaped
+            .iter()
+            .map(|one| (one.slot, one.generation))
+            .collect();
+        assert_eq!(slots, [(0, 5), (1, 5), (2, 5)]);
+        assert!(
+            reaped
+                .iter()
+                .all(|one| one.returned == [(GpuKey(0x300), 7)])
+        );
+        for index in 0..3 {
+            let claim = Claim::load(&made.slot(index).claim);
+            assert_eq!((claim.state(), claim.generation()), (State::Free, 5));
+            let cell = made.ledger.map.column(0).get(index).unwrap();
+            assert_eq!(account::read(cell).charged(), 0);
+        }
+        // Nobody knows what that is; so nobody touches it.
+        assert_eq!(Claim::load(&made.slot(4).claim).state(), State::Invalid);
+        assert_eq!(
+            account::charged(made.ledger.map.column(0), &made.header().high_water.word),
+            7
+        );
+        assert_eq!(made.reap(&Right::SlotLocks), []);
+    }
+
+    #[test]
+    fn a_locked_slot_is_nobody_elses_in_any_state() {
+        let made = Made::new();
+        let Ok(Taken::Held(lock)) = liveness::take(made.at(), made.ledger.id, 0) else {
+            panic!()
+        };
+        for state in [State::Claiming, State::Claimed, State::Clearing] {
+            made.leave(0, state, 7);
+            assert_eq!(made.reap(&Right::SlotLocks), []);
+        }
+        assert!(matches!(
+            liveness::take(made.at(), made.ledger.id, 0),
+            Ok(Taken::Busy)
+        ));
+        release_lock(lock);
+        assert_eq!(made.reap(&Right::SlotLocks).len(), 1);
+    }
+
+    #[test]
+    fn nobody_is_reaped_through_another_file_of_the_same_name() {
+        let made = Made::new();
+        made.leave(0, State::Claimed, 7);
+        sys_remove(&made);
+        assert_eq!(made.reap(&Right::SlotLocks), []);
+        let budget = BudgetName::new("b").unwrap();
+        let gpu = GpuSpec {
+            key: GpuKey(1),
+            limit: Limit::Unlimited,
+            board_bytes: 0,
+        };
+        file::create(&made.directory, &made.names, &budget, &[gpu], "test").unwrap();
+        assert_eq!(made.reap(&Right::SlotLocks), []);
+        assert!(!file::is_current(
+            &made.directory,
+            &made.names.ledger,
+            made.ledger.id
+        ));
+    }
+
+    fn sys_remove(made: &Made) {
+        file::remove(&made.directory, &made.names).unwrap();
+        assert!(!Path::new(&made.directory.path_of(&made.names.ledger)).exists());
+    }
+
+    #[test]
+    fn without_locks_a_slot_is_cleared_only_under_the_directorys_lock_and_with_a_witness() {
+        let made = Made::new();
+        made.header()
+            .liveness
+            .store(crate::layout::LIVENESS_WITNESS, Ordering::SeqCst);
+        // Its owner is not known.
+        made.leave(0, State::Claimed, 7);
+        // A claim that was half made.
+        made.leave(1, State::Claiming, 7);
+        // This process, which lives, and one with its PID that started at another time.
+        let who = crate::process::Who::this();
+        for (index, start_time) in [(2, who.start_time), (3, who.start_time + 1)] {
+            made.leave(index, State::Claimed, 7);
+            let slot = made.slot(index);
+            slot.pid.store(u64::from(who.pid), Ordering::SeqCst);
+            slot.start_time.store(start_time, Ordering::SeqCst);
+            slot.pid_namespace
+                .store(who.pid_namespace, Ordering::SeqCst);
+            slot.time_namespace
+                .store(who.time_namespace, Ordering::SeqCst);
+        }
+        assert_eq!(made.reap(&Right::SlotLocks), []);
+        let lock = DirectoryLock::take(&made.directory, crate::directory_lock::DEADLINE).unwrap();
+        let reaped = made.reap(&Right::holding(&lock));
+        let slots: Vec<_> = reaped.iter().map(|one| one.slot).collect();
+        assert_eq!(slots, [1, 3]);
+    }
+}
