@@ -1,8 +1,10 @@
 //! Measures what the account costs: `cargo run --release -p hipflex-ledger --example cost`.
 //!
 //! Nanoseconds for reserve + commit + release, for a view and for a refusal, with 1 to 1,024 claimed
-//! slots (all in this process, which makes no difference to a sum), and for joining.
+//! slots (all in this process, which makes no difference to a sum), and for joining; then how long it
+//! takes each of 256 processes to join that all start at once.
 
+use std::io::{Read, Write};
 use std::time::Instant;
 
 use hipflex_ledger::{BudgetName, GpuKey, GpuSpec, Identity, JoinError, Limit, Member, Place};
@@ -71,6 +73,58 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "{slots:>6} {cycle:>26.0} {view:>10.0} {:>12.1} {join_us:>10.1}",
             refusal / 1000.0
         );
+    }
+    drop(members);
+    join_at_once(&place, &gpus, &identity)
+}
+
+fn join_at_once(
+    place: &Place,
+    gpus: &[GpuSpec],
+    identity: &Identity,
+) -> Result<(), Box<dyn std::error::Error>> {
+    const PROCESSES: usize = 256;
+    let budget = BudgetName::new("at-once")?;
+    let (mut times, told) = std::io::pipe()?;
+    let (wait, go) = std::io::pipe()?;
+    let mut children = Vec::new();
+    for _ in 0..PROCESSES {
+        // SAFETY: this process has one thread.
+        match unsafe { nix::unistd::fork() }? {
+            nix::unistd::ForkResult::Parent { child } => children.push(child),
+            nix::unistd::ForkResult::Child => {
+                drop(go);
+                // Ends when the parent closes its end, for all at the same time.
+                (&wait).read_exact(&mut [0]).ok();
+                let started = Instant::now();
+                let joined = Member::join(place, &budget, gpus, identity);
+                let us = u32::try_from(started.elapsed().as_micros()).unwrap_or(u32::MAX);
+                let us = if joined.is_ok() { us } else { u32::MAX };
+                (&told).write_all(&us.to_le_bytes()).ok();
+                // Stays a member until all are.
+                std::thread::sleep(std::time::Duration::from_secs(2));
+                std::process::exit(0);
+            }
+        }
+    }
+    drop((go, told));
+    let mut all = Vec::new();
+    times.read_to_end(&mut all)?;
+    let mut all: Vec<u32> = all
+        .chunks_exact(4)
+        .filter_map(|bytes| Some(u32::from_le_bytes(bytes.try_into().ok()?)))
+        .collect();
+    all.sort_unstable();
+    let at =
+        |part: usize| all.get(all.len() * part / 100).copied().unwrap_or_default() as f64 / 1000.0;
+    println!(
+        "{} processes join at once: p50 {:.1} ms, p99 {:.1} ms",
+        all.len(),
+        at(50),
+        at(99)
+    );
+    for child in children {
+        nix::sys::wait::waitpid(child, None)?;
     }
     Ok(())
 }

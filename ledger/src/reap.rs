@@ -48,41 +48,112 @@ pub(crate) struct Cleared<'a> {
     pub(crate) figures: &'a mut dyn Iterator<Item = CellView>,
 }
 
-/// Clears the slot of every dead member and tells `each` of it just before the slot becomes free.
+/// Which slots are looked at. Asking for a lock takes the kernel longer the more locks there are, so
+/// that looking at all slots takes a time that grows with the square of the number of members.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scan {
+    /// All.
+    All,
+    /// Those that have something charged on the GPU of this index in the ledger.
+    Charged(usize),
+    /// A few, other ones each time; all if a dead one is among them.
+    Some,
+}
+
+/// How many members [`Scan::Some`] looks at.
+const SOME: usize = 32;
+
+/// Clears the slots of dead members and tells `each` of it just before a slot becomes free.
 /// Allocates nothing itself. Returns how many there were.
 pub(crate) fn reap(
     target: Target<'_>,
     right: &Right<'_>,
+    scan: Scan,
     each: &mut dyn FnMut(Cleared<'_>),
 ) -> usize {
-    let mode = target.map.liveness();
     // Asking through a descriptor that is opened for it: one that is kept could have been closed by
     // the program, and its number given to another file by now.
     let Ok(fd) = liveness::open_same(target.at, target.file, libc::O_RDONLY) else {
         return 0;
     };
-    let mut count: usize = 0;
-    for (index, slot) in target.map.used_slots() {
-        let claim = Claim::load(&slot.claim);
-        if matches!(claim.state(), State::Free | State::Invalid) {
-            continue;
+    let start = match scan {
+        Scan::Some => {
+            let cursor = target
+                .map
+                .header()
+                .reap_cursor
+                .fetch_add(SOME as u64, Ordering::Relaxed);
+            let used = target.map.used_slots().len() as u64;
+            usize::try_from(cursor.checked_rem(used).unwrap_or(0)).unwrap_or(0)
         }
-        let cleared = match (mode, right) {
-            (LivenessMode::Locks, _) => match liveness::is_locked(fd.as_fd(), index) {
-                Ok(false) => clear_locked(target, index, slot, each),
-                _ => false,
-            },
-            (LivenessMode::Witness, Right::Directory(_)) => {
-                // Slots are claimed under the directory's lock, which is held here: a claim that is
-                // half made was left by a dead process, and may name the slot's owner before.
-                let dead = claim.state() == State::Claiming || liveness::witness(slot) == Alive::No;
-                dead && clear(target.map, index, slot, claim, each)
+        Scan::All | Scan::Charged(_) => 0,
+    };
+    let mut asked: usize = 0;
+    let mut count: usize = 0;
+    let slots = target
+        .map
+        .used_slots()
+        .skip(start)
+        .chain(target.map.used_slots().take(start));
+    for (index, slot) in slots {
+        let used = !matches!(
+            Claim::load(&slot.claim).state(),
+            State::Free | State::Invalid
+        );
+        let wanted = match scan {
+            Scan::All => true,
+            Scan::Charged(gpu) => {
+                let cell = target.map.column(gpu).get(index);
+                cell.is_some_and(|cell| account::read(cell).charged() > 0)
             }
-            (LivenessMode::Witness, Right::SlotLocks) => false,
+            Scan::Some => asked < SOME || count > 0,
         };
-        count = count.saturating_add(usize::from(cleared));
+        if used && wanted {
+            asked = asked.saturating_add(1);
+            let cleared = clear_if_dead(target, fd.as_fd(), right, index, slot, each);
+            count = count.saturating_add(usize::from(cleared));
+        }
     }
     count
+}
+
+/// Whether a member lives, or may live. Dead ones that are met on the way are cleared.
+pub(crate) fn somebody_lives(target: Target<'_>, right: &Right<'_>) -> bool {
+    let Ok(fd) = liveness::open_same(target.at, target.file, libc::O_RDONLY) else {
+        return true;
+    };
+    target.map.used_slots().any(|(index, slot)| {
+        Claim::load(&slot.claim).state() != State::Free
+            && !clear_if_dead(target, fd.as_fd(), right, index, slot, &mut |_| {})
+    })
+}
+
+/// Clears a slot that is in use, if its owner is dead. `fd` is a descriptor of the ledger.
+fn clear_if_dead(
+    target: Target<'_>,
+    fd: BorrowedFd<'_>,
+    right: &Right<'_>,
+    index: usize,
+    slot: &Slot,
+    each: &mut dyn FnMut(Cleared<'_>),
+) -> bool {
+    let claim = Claim::load(&slot.claim);
+    if matches!(claim.state(), State::Free | State::Invalid) {
+        return false;
+    }
+    match (target.map.liveness(), right) {
+        (LivenessMode::Locks, _) => match liveness::is_locked(fd, index) {
+            Ok(false) => clear_locked(target, index, slot, each),
+            _ => false,
+        },
+        (LivenessMode::Witness, Right::Directory(_)) => {
+            // Slots are claimed under the directory's lock, which is held here: a claim that is half
+            // made was left by a dead process, and may name the slot's owner before.
+            let dead = claim.state() == State::Claiming || liveness::witness(slot) == Alive::No;
+            dead && clear(target.map, index, slot, claim, each)
+        }
+        (LivenessMode::Witness, Right::SlotLocks) => false,
+    }
 }
 
 /// Clears a slot while holding its lock.
@@ -282,8 +353,8 @@ mod tests {
                 file: self.ledger.id,
             };
             let mut all = Vec::new();
-            reap(target, right, &mut |cleared| {
-                all.push(cleared.describe(map))
+            reap(target, right, Scan::All, &mut |cleared| {
+                all.push(cleared.describe(map));
             });
             all
         }
