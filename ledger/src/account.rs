@@ -187,3 +187,176 @@ fn subtract(figure: &AtomicU64, bytes: u64) -> bool {
         .fetch_update(Ordering::AcqRel, Ordering::Relaxed, difference)
         .is_ok_and(|before| before >= bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slot::{Claim, State};
+
+    const CLAIMED: Claim = Claim(1 << 8 | 2);
+
+    /// Cells and slots without a file.
+    struct Ledger {
+        cells: Vec<Cell>,
+        claims: Vec<AtomicU64>,
+        high_water: AtomicU64,
+    }
+
+    impl Ledger {
+        fn new(slots: usize) -> Self {
+            // SAFETY: a cell is made of AtomicU64, for which zeroed memory is a value.
+            let cell = || unsafe { core::mem::zeroed::<Cell>() };
+            Self {
+                cells: (0..slots).map(|_| cell()).collect(),
+                claims: (0..slots).map(|_| AtomicU64::new(CLAIMED.0)).collect(),
+                high_water: AtomicU64::new(slots as u64),
+            }
+        }
+
+        fn account(&self, slot: usize) -> Account<'_> {
+            Account {
+                cells: &self.cells,
+                high_water: &self.high_water,
+                own: &self.cells[slot],
+                claim: &self.claims[slot],
+                claimed: CLAIMED.0,
+            }
+        }
+    }
+
+    fn only_pending(refusal: Result<(), Refusal>) -> bool {
+        match refusal {
+            Err(Refusal::OverLimit {
+                only_pending_in_the_way,
+                ..
+            }) => only_pending_in_the_way,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_leaves_nothing_behind() {
+        let ledger = Ledger::new(2);
+        let account = ledger.account(0);
+        let limit = Limit::Bytes(10);
+        assert_eq!(account.try_reserve(10, limit), Ok(()));
+        for bytes in [1, 10, 11, MAX_BYTES, u64::MAX] {
+            assert!(account.try_reserve(bytes, limit).is_err());
+            assert!(ledger.account(1).try_reserve(bytes, limit).is_err());
+        }
+        assert_eq!(account.totals().charged(), 10);
+        assert_eq!(account.totals().mine.pending, 10);
+        assert_eq!(account.try_reserve(0, limit), Ok(()));
+    }
+
+    #[test]
+    fn it_is_told_when_only_reservations_of_others_are_in_the_way() {
+        let ledger = Ledger::new(2);
+        let (a, b) = (ledger.account(0), ledger.account(1));
+        let limit = Limit::Bytes(10);
+        a.try_reserve(8, limit).unwrap();
+        assert!(only_pending(b.try_reserve(5, limit)));
+        // Another thread of the same process counts as another.
+        assert!(only_pending(a.try_reserve(5, limit)));
+        assert!(!only_pending(b.try_reserve(11, limit)));
+        assert_eq!(a.commit(8, 8), 0);
+        assert!(!only_pending(b.try_reserve(5, limit)));
+        b.try_reserve(2, limit).unwrap();
+        assert!(!only_pending(a.try_reserve(5, limit)));
+        assert!(only_pending(a.try_reserve(2, limit)));
+    }
+
+    #[test]
+    fn figures_have_a_maximum_and_no_sum_wraps() {
+        let ledger = Ledger::new(8);
+        for slot in 0..8 {
+            let account = ledger.account(slot);
+            assert_eq!(account.try_reserve(MAX_BYTES, Limit::Unlimited), Ok(()));
+            assert!(account.try_reserve(1, Limit::Unlimited).is_err());
+        }
+        let totals = ledger.account(0).totals();
+        assert_eq!((totals.others, totals.charged()), (u64::MAX, u64::MAX));
+        assert!(
+            ledger
+                .account(0)
+                .try_reserve(1, Limit::Bytes(MAX_BYTES))
+                .is_err()
+        );
+        assert_eq!(ledger.account(0).commit(MAX_BYTES, u64::MAX), 1);
+        assert_eq!(ledger.account(0).totals().mine.live, MAX_BYTES);
+    }
+
+    #[test]
+    fn what_would_go_below_zero_stays_zero_and_is_an_anomaly() {
+        let ledger = Ledger::new(1);
+        let account = ledger.account(0);
+        assert_eq!(account.release(1), 1);
+        assert_eq!(account.cancel(1), 1);
+        assert_eq!(account.commit(1, 5), 1);
+        assert_eq!(account.release(6), 1);
+        assert_eq!(account.totals().charged(), 0);
+    }
+
+    #[test]
+    fn a_slot_that_is_not_the_members_any_more_gets_nothing() {
+        let ledger = Ledger::new(1);
+        for state in [State::Clearing, State::Free, State::Claiming] {
+            ledger.claims[0].store(CLAIMED.with(state).0, Ordering::SeqCst);
+            let refusal = ledger.account(0).try_reserve(1, Limit::Unlimited);
+            assert_eq!(refusal, Err(Refusal::NotAMember));
+            assert_eq!(ledger.account(0).totals().charged(), 0);
+        }
+    }
+
+    #[test]
+    fn a_sum_stops_at_the_high_water_mark_and_at_the_end() {
+        let ledger = Ledger::new(4);
+        ledger.account(3).try_reserve(5, Limit::Unlimited).unwrap();
+        ledger.high_water.store(3, Ordering::SeqCst);
+        assert_eq!(charged(&ledger.cells, &ledger.high_water), 0);
+        ledger.high_water.store(u64::MAX, Ordering::SeqCst);
+        assert_eq!(charged(&ledger.cells, &ledger.high_water), 5);
+    }
+
+    #[test]
+    fn threads_never_get_more_than_the_limit_and_see_no_byte_vanish() {
+        let ledger = Ledger::new(4);
+        let limit = Limit::Bytes(100);
+        ledger.account(3).try_reserve(40, limit).unwrap();
+        let held = AtomicU64::new(40);
+        let worst = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for slot in 0..3 {
+                let (ledger, held, worst) = (&ledger, &held, &worst);
+                scope.spawn(move || {
+                    let account = ledger.account(slot);
+                    for round in 0..20_000 {
+                        let bytes = 1 + (round * 7 + slot as u64 * 13) % 60;
+                        if account.try_reserve(bytes, limit).is_err() {
+                            continue;
+                        }
+                        worst.fetch_max(
+                            held.fetch_add(bytes, Ordering::SeqCst) + bytes,
+                            Ordering::SeqCst,
+                        );
+                        account.commit(bytes, bytes);
+                        held.fetch_sub(bytes, Ordering::SeqCst);
+                        account.release(bytes);
+                    }
+                });
+            }
+            // Bytes on their way from pending to live are seen at least once.
+            let account = ledger.account(3);
+            for _ in 0..20_000 {
+                account.commit(40, 40);
+                assert!(ledger.account(0).totals().others >= 40);
+                account.try_reserve(0, Limit::Unlimited).unwrap();
+                add(&account.own.pending, 40);
+                account.release(40);
+                assert!(ledger.account(0).totals().others >= 40);
+            }
+        });
+        assert!(worst.load(Ordering::SeqCst) <= 100);
+        assert_eq!(ledger.account(0).totals().charged(), 40);
+    }
+}

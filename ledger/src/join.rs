@@ -20,7 +20,7 @@ use crate::member::{Identity, Joined, Member, MemberGpu, Owner, Parts};
 use crate::notice::{Notice, StricterLimit};
 use crate::place::{BudgetName, Place};
 use crate::process::{Who, effective_uid};
-use crate::reap::{Right, Target, empty, reap};
+use crate::reap::{Right, Scan, Target, empty, reap, somebody_lives};
 use crate::slot::{Claim, State};
 use crate::sync::Ordering;
 use crate::sys::{self, Kind, Range};
@@ -56,7 +56,7 @@ pub(crate) fn join(
     for _ in 0..ATTEMPTS {
         let ledger = newcomer.open_or_create(&lock)?;
         let (gpus, notices) = newcomer.settle_gpus(&ledger.map)?;
-        let claimed = newcomer.claim(&ledger, &gpus)?;
+        let claimed = newcomer.claim(&ledger, &gpus, &lock)?;
         if !file::is_current(&directory, &names.ledger, ledger.id) {
             // Somebody removed it from outside, without the lock. Others may still be in it; the
             // next round sees that.
@@ -139,22 +139,20 @@ impl Newcomer<'_> {
         Err(JoinError::Removed { path, holder: None })
     }
 
-    /// Reaps, and says whether anybody is left.
     fn somebody_lives(&self, ledger: &LedgerFile, lock: &DirectoryLock) -> bool {
+        somebody_lives(self.target(ledger), &Right::holding(lock))
+    }
+
+    fn target<'l>(&'l self, ledger: &'l LedgerFile) -> Target<'l> {
         let at = At {
             directory: Some(self.directory.fd()),
             name: &self.names.ledger,
         };
-        let target = Target {
+        Target {
             map: &ledger.map,
             at,
             file: ledger.id,
-        };
-        reap(target, &Right::holding(lock), &mut |_| {});
-        ledger
-            .map
-            .used_slots()
-            .any(|(_, slot)| Claim::load(&slot.claim).state() != State::Free)
+        }
     }
 
     /// Finds this process's GPUs in the ledger, adds those that it does not have yet, and compares
@@ -225,13 +223,39 @@ impl Newcomer<'_> {
         Ok(index)
     }
 
-    /// Takes the first free slot.
-    fn claim(&self, ledger: &LedgerFile, gpus: &[MemberGpu]) -> Result<Claimed, JoinError> {
+    /// Takes a free slot. Dead members are reaped before: some, so that many processes that start at
+    /// once do not each ask for the life of all others; all, if no slot is free otherwise.
+    fn claim(
+        &self,
+        ledger: &LedgerFile,
+        gpus: &[MemberGpu],
+        lock: &DirectoryLock,
+    ) -> Result<Claimed, JoinError> {
+        for scan in [Scan::Some, Scan::All] {
+            reap(
+                self.target(ledger),
+                &Right::holding(lock),
+                scan,
+                &mut |_| {},
+            );
+            if let Some(claimed) = self.claim_first_free(ledger, gpus)? {
+                return Ok(claimed);
+            }
+        }
+        let path = self.directory.path_of(&self.names.ledger);
+        Err(JoinError::Full {
+            path,
+            slots: ledger.map.slots().len() as u64,
+        })
+    }
+
+    fn claim_first_free(
+        &self,
+        ledger: &LedgerFile,
+        gpus: &[MemberGpu],
+    ) -> Result<Option<Claimed>, JoinError> {
         let map = &ledger.map;
-        let at = At {
-            directory: Some(self.directory.fd()),
-            name: &self.names.ledger,
-        };
+        let Target { at, .. } = self.target(ledger);
         for (index, slot) in map.slots().iter().enumerate() {
             let free = Claim::load(&slot.claim);
             if free.state() != State::Free {
@@ -265,18 +289,14 @@ impl Newcomer<'_> {
             self.move_in(map, index, slot, gpus);
             let claim = claiming.with(State::Claimed);
             if claiming.swap(&slot.claim, claim) {
-                return Ok(Claimed {
+                return Ok(Some(Claimed {
                     index,
                     claim,
                     liveness,
-                });
+                }));
             }
         }
-        let path = self.directory.path_of(&self.names.ledger);
-        Err(JoinError::Full {
-            path,
-            slots: map.slots().len() as u64,
-        })
+        Ok(None)
     }
 
     /// Fills in a slot that is being claimed.

@@ -87,7 +87,9 @@ pub(crate) struct Header {
     pub(crate) last_reap_at: AtomicU64,
     /// Anomalies of members that are gone.
     pub(crate) anomalies: AtomicU64,
-    pub(crate) spare_counters: [AtomicU64; 61],
+    /// Where the next partial look for dead members begins; its value is of no consequence.
+    pub(crate) reap_cursor: AtomicU64,
+    pub(crate) spare_counters: [AtomicU64; 60],
     pub(crate) unused: [AtomicU64; 368],
 }
 

@@ -104,7 +104,7 @@ impl Mapping {
     }
 
     /// The slots that may have been claimed since the ledger was made, with their indices.
-    pub(crate) fn used_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
+    pub(crate) fn used_slots(&self) -> impl ExactSizeIterator<Item = (usize, &Slot)> {
         let count = self.header().high_water.word.load(Ordering::Acquire);
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         self.slots().iter().take(count).enumerate()

@@ -19,7 +19,7 @@ use crate::liveness::{At, Liveness};
 use crate::mapping::Mapping;
 use crate::notice::Notice;
 use crate::place::{BudgetName, Place};
-use crate::reap::{Right, Target, empty, forget_identity, reap};
+use crate::reap::{Right, Scan, Target, empty, forget_identity, reap};
 use crate::slot::{Claim, State};
 use crate::sync::{Ordering, fence};
 use crate::sys::{self, FileId, Keeper, Kind, Range};
@@ -218,7 +218,7 @@ impl Member {
             let could_ever_fit = !matches!(limit, Limit::Bytes(most) if bytes > most);
             if could_ever_fit && !reaped && totals.others > 0 {
                 reaped = true;
-                if self.reap() > 0 {
+                if self.reap_some(Scan::Charged(this.index)) > 0 {
                     continue;
                 }
             }
@@ -355,8 +355,13 @@ impl Member {
         }
     }
 
-    /// Reaps members that are dead; returns how many. A system call or two for each live member.
+    /// Reaps members that are dead; returns how many. A system call for each live member: about 5 us
+    /// with 8 members, 3 ms with 512.
     pub fn reap(&self) -> usize {
+        self.reap_some(Scan::All)
+    }
+
+    fn reap_some(&self, scan: Scan) -> usize {
         if !self.is_member() {
             return 0;
         }
@@ -370,9 +375,10 @@ impl Member {
             file: self.file,
         };
         match self.map.liveness() {
-            LivenessMode::Locks => reap(target, &Right::SlotLocks, &mut |_| {}),
-            LivenessMode::Witness => DirectoryLock::try_take(&self.lock_path)
-                .map_or(0, |lock| reap(target, &Right::holding(&lock), &mut |_| {})),
+            LivenessMode::Locks => reap(target, &Right::SlotLocks, scan, &mut |_| {}),
+            LivenessMode::Witness => DirectoryLock::try_take(&self.lock_path).map_or(0, |lock| {
+                reap(target, &Right::holding(&lock), scan, &mut |_| {})
+            }),
         }
     }
 

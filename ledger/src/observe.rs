@@ -14,7 +14,7 @@ use crate::limit::Limit;
 use crate::liveness::At;
 use crate::place::{BudgetName, Place, SHARED_DIRECTORY};
 use crate::process::effective_uid;
-use crate::reap::{Right, Target, reap};
+use crate::reap::{Right, Scan, Target, reap};
 use crate::slot::{Claim, State};
 use crate::snapshot::{self, Witnesses};
 use crate::sync::Ordering;
@@ -210,8 +210,8 @@ impl Ledger {
             file: self.ledger.id,
         };
         let mut reaped = Vec::new();
-        reap(target, right, &mut |cleared| {
-            reaped.push(cleared.describe(&self.ledger.map))
+        reap(target, right, Scan::All, &mut |cleared| {
+            reaped.push(cleared.describe(&self.ledger.map));
         });
         reaped
     }

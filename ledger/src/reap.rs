@@ -48,41 +48,112 @@ pub(crate) struct Cleared<'a> {
     pub(crate) figures: &'a mut dyn Iterator<Item = CellView>,
 }
 
-/// Clears the slot of every dead member and tells `each` of it just before the slot becomes free.
+/// Which slots are looked at. Asking for a lock takes the kernel longer the more locks there are, so
+/// that looking at all slots takes a time that grows with the square of the number of members.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scan {
+    /// All.
+    All,
+    /// Those that have something charged on the GPU of this index in the ledger.
+    Charged(usize),
+    /// A few, other ones each time; all if a dead one is among them.
+    Some,
+}
+
+/// How many members [`Scan::Some`] looks at.
+const SOME: usize = 32;
+
+/// Clears the slots of dead members and tells `each` of it just before a slot becomes free.
 /// Allocates nothing itself. Returns how many there were.
 pub(crate) fn reap(
     target: Target<'_>,
     right: &Right<'_>,
+    scan: Scan,
     each: &mut dyn FnMut(Cleared<'_>),
 ) -> usize {
-    let mode = target.map.liveness();
     // Asking through a descriptor that is opened for it: one that is kept could have been closed by
     // the program, and its number given to another file by now.
     let Ok(fd) = liveness::open_same(target.at, target.file, libc::O_RDONLY) else {
         return 0;
     };
-    let mut count: usize = 0;
-    for (index, slot) in target.map.used_slots() {
-        let claim = Claim::load(&slot.claim);
-        if matches!(claim.state(), State::Free | State::Invalid) {
-            continue;
+    let start = match scan {
+        Scan::Some => {
+            let cursor = target
+                .map
+                .header()
+                .reap_cursor
+                .fetch_add(SOME as u64, Ordering::Relaxed);
+            let used = target.map.used_slots().len() as u64;
+            usize::try_from(cursor.checked_rem(used).unwrap_or(0)).unwrap_or(0)
         }
-        let cleared = match (mode, right) {
-            (LivenessMode::Locks, _) => match liveness::is_locked(fd.as_fd(), index) {
-                Ok(false) => clear_locked(target, index, slot, each),
-                _ => false,
-            },
-            (LivenessMode::Witness, Right::Directory(_)) => {
-                // Slots are claimed under the directory's lock, which is held here: a claim that is
-                // half made was left by a dead process, and may name the slot's owner before.
-                let dead = claim.state() == State::Claiming || liveness::witness(slot) == Alive::No;
-                dead && clear(target.map, index, slot, claim, each)
+        Scan::All | Scan::Charged(_) => 0,
+    };
+    let mut asked: usize = 0;
+    let mut count: usize = 0;
+    let slots = target
+        .map
+        .used_slots()
+        .skip(start)
+        .chain(target.map.used_slots().take(start));
+    for (index, slot) in slots {
+        let used = !matches!(
+            Claim::load(&slot.claim).state(),
+            State::Free | State::Invalid
+        );
+        let wanted = match scan {
+            Scan::All => true,
+            Scan::Charged(gpu) => {
+                let cell = target.map.column(gpu).get(index);
+                cell.is_some_and(|cell| account::read(cell).charged() > 0)
             }
-            (LivenessMode::Witness, Right::SlotLocks) => false,
+            Scan::Some => asked < SOME || count > 0,
         };
-        count = count.saturating_add(usize::from(cleared));
+        if used && wanted {
+            asked = asked.saturating_add(1);
+            let cleared = clear_if_dead(target, fd.as_fd(), right, index, slot, each);
+            count = count.saturating_add(usize::from(cleared));
+        }
     }
     count
+}
+
+/// Whether a member lives, or may live. Dead ones that are met on the way are cleared.
+pub(crate) fn somebody_lives(target: Target<'_>, right: &Right<'_>) -> bool {
+    let Ok(fd) = liveness::open_same(target.at, target.file, libc::O_RDONLY) else {
+        return true;
+    };
+    target.map.used_slots().any(|(index, slot)| {
+        Claim::load(&slot.claim).state() != State::Free
+            && !clear_if_dead(target, fd.as_fd(), right, index, slot, &mut |_| {})
+    })
+}
+
+/// Clears a slot that is in use, if its owner is dead. `fd` is a descriptor of the ledger.
+fn clear_if_dead(
+    target: Target<'_>,
+    fd: BorrowedFd<'_>,
+    right: &Right<'_>,
+    index: usize,
+    slot: &Slot,
+    each: &mut dyn FnMut(Cleared<'_>),
+) -> bool {
+    let claim = Claim::load(&slot.claim);
+    if matches!(claim.state(), State::Free | State::Invalid) {
+        return false;
+    }
+    match (target.map.liveness(), right) {
+        (LivenessMode::Locks, _) => match liveness::is_locked(fd, index) {
+            Ok(false) => clear_locked(target, index, slot, each),
+            _ => false,
+        },
+        (LivenessMode::Witness, Right::Directory(_)) => {
+            // Slots are claimed under the directory's lock, which is held here: a claim that is half
+            // made was left by a dead process, and may name the slot's owner before.
+            let dead = claim.state() == State::Claiming || liveness::witness(slot) == Alive::No;
+            dead && clear(target.map, index, slot, claim, each)
+        }
+        (LivenessMode::Witness, Right::SlotLocks) => false,
+    }
 }
 
 /// Clears a slot while holding its lock.
@@ -195,5 +266,207 @@ pub(crate) fn is_alive(map: &Mapping, fd: BorrowedFd<'_>, index: usize, slot: &S
             Err(_) => Alive::Unknown,
         },
         LivenessMode::Witness => liveness::witness(slot),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::directory::Directory;
+    use crate::file::{self, Access, LedgerFile, Names};
+    use crate::layout::Header;
+    use crate::{BudgetName, GpuSpec, Limit, Place};
+
+    struct Made {
+        _root: tempfile::TempDir,
+        directory: Directory,
+        names: Names,
+        ledger: LedgerFile,
+    }
+
+    impl Made {
+        fn new() -> Self {
+            let root = tempfile::tempdir_in("/dev/shm")
+                .or_else(|_| tempfile::tempdir())
+                .unwrap();
+            let directory = Directory::open_or_create(&Place::new(root.path(), false)).unwrap();
+            let budget = BudgetName::new("b").unwrap();
+            let names = Names::of(&budget).unwrap();
+            let gpu = GpuSpec {
+                key: GpuKey(0x300),
+                limit: Limit::Bytes(9),
+                board_bytes: 0,
+            };
+            file::create(&directory, &names, &budget, &[gpu], "test").unwrap();
+            let access = Access {
+                writable: true,
+                owner: None,
+            };
+            let ledger = file::open(&directory, &names.ledger, access).unwrap();
+            Self {
+                _root: root,
+                directory,
+                names,
+                ledger,
+            }
+        }
+
+        fn header(&self) -> &Header {
+            self.ledger.map.header()
+        }
+
+        fn slot(&self, index: usize) -> &Slot {
+            self.ledger.map.slot(index).unwrap()
+        }
+
+        /// A slot as somebody left it in the middle of something.
+        fn leave(&self, index: usize, state: State, live: u64) {
+            let claim = Claim(5 << 8).with(state);
+            self.slot(index).claim.store(claim.0, Ordering::SeqCst);
+            self.ledger
+                .map
+                .column(0)
+                .get(index)
+                .unwrap()
+                .live
+                .store(live, Ordering::SeqCst);
+            self.header()
+                .high_water
+                .word
+                .fetch_max(index as u64 + 1, Ordering::SeqCst);
+        }
+
+        fn at(&self) -> At<'_> {
+            At {
+                directory: Some(self.directory.fd()),
+                name: &self.names.ledger,
+            }
+        }
+
+        fn reap(&self, right: &Right<'_>) -> Vec<Reaped> {
+            let map = &self.ledger.map;
+            let target = Target {
+                map,
+                at: self.at(),
+                file: self.ledger.id,
+            };
+            let mut all = Vec::new();
+            reap(target, right, Scan::All, &mut |cleared| {
+                all.push(cleared.describe(map));
+            });
+            all
+        }
+    }
+
+    #[test]
+    fn whatever_a_dead_process_was_doing_its_slot_is_cleared() {
+        let made = Made::new();
+        for (index, state) in [State::Claiming, State::Claimed, State::Clearing]
+            .iter()
+            .enumerate()
+        {
+            made.leave(index, *state, 7);
+        }
+        made.leave(3, State::Free, 0);
+        made.leave(4, State::Invalid, 7);
+        let reaped = made.reap(&Right::SlotLocks);
+        let slots: Vec<_> = reaped
+            .iter()
+            .map(|one| (one.slot, one.generation))
+            .collect();
+        assert_eq!(slots, [(0, 5), (1, 5), (2, 5)]);
+        assert!(
+            reaped
+                .iter()
+                .all(|one| one.returned == [(GpuKey(0x300), 7)])
+        );
+        for index in 0..3 {
+            let claim = Claim::load(&made.slot(index).claim);
+            assert_eq!((claim.state(), claim.generation()), (State::Free, 5));
+            let cell = made.ledger.map.column(0).get(index).unwrap();
+            assert_eq!(account::read(cell).charged(), 0);
+        }
+        // Nobody knows what that is; so nobody touches it.
+        assert_eq!(Claim::load(&made.slot(4).claim).state(), State::Invalid);
+        assert_eq!(
+            account::charged(made.ledger.map.column(0), &made.header().high_water.word),
+            7
+        );
+        assert_eq!(made.reap(&Right::SlotLocks), []);
+    }
+
+    #[test]
+    fn a_locked_slot_is_nobody_elses_in_any_state() {
+        let made = Made::new();
+        let Ok(Taken::Held(lock)) = liveness::take(made.at(), made.ledger.id, 0) else {
+            panic!()
+        };
+        for state in [State::Claiming, State::Claimed, State::Clearing] {
+            made.leave(0, state, 7);
+            assert_eq!(made.reap(&Right::SlotLocks), []);
+        }
+        assert!(matches!(
+            liveness::take(made.at(), made.ledger.id, 0),
+            Ok(Taken::Busy)
+        ));
+        release_lock(lock);
+        assert_eq!(made.reap(&Right::SlotLocks).len(), 1);
+    }
+
+    #[test]
+    fn nobody_is_reaped_through_another_file_of_the_same_name() {
+        let made = Made::new();
+        made.leave(0, State::Claimed, 7);
+        sys_remove(&made);
+        assert_eq!(made.reap(&Right::SlotLocks), []);
+        let budget = BudgetName::new("b").unwrap();
+        let gpu = GpuSpec {
+            key: GpuKey(1),
+            limit: Limit::Unlimited,
+            board_bytes: 0,
+        };
+        file::create(&made.directory, &made.names, &budget, &[gpu], "test").unwrap();
+        assert_eq!(made.reap(&Right::SlotLocks), []);
+        assert!(!file::is_current(
+            &made.directory,
+            &made.names.ledger,
+            made.ledger.id
+        ));
+    }
+
+    fn sys_remove(made: &Made) {
+        file::remove(&made.directory, &made.names).unwrap();
+        assert!(!Path::new(&made.directory.path_of(&made.names.ledger)).exists());
+    }
+
+    #[test]
+    fn without_locks_a_slot_is_cleared_only_under_the_directorys_lock_and_with_a_witness() {
+        let made = Made::new();
+        made.header()
+            .liveness
+            .store(crate::layout::LIVENESS_WITNESS, Ordering::SeqCst);
+        // Its owner is not known.
+        made.leave(0, State::Claimed, 7);
+        // A claim that was half made.
+        made.leave(1, State::Claiming, 7);
+        // This process, which lives, and one with its PID that started at another time.
+        let who = crate::process::Who::this();
+        for (index, start_time) in [(2, who.start_time), (3, who.start_time + 1)] {
+            made.leave(index, State::Claimed, 7);
+            let slot = made.slot(index);
+            slot.pid.store(u64::from(who.pid), Ordering::SeqCst);
+            slot.start_time.store(start_time, Ordering::SeqCst);
+            slot.pid_namespace
+                .store(who.pid_namespace, Ordering::SeqCst);
+            slot.time_namespace
+                .store(who.time_namespace, Ordering::SeqCst);
+        }
+        assert_eq!(made.reap(&Right::SlotLocks), []);
+        let lock = DirectoryLock::take(&made.directory, crate::directory_lock::DEADLINE).unwrap();
+        let reaped = made.reap(&Right::holding(&lock));
+        let slots: Vec<_> = reaped.iter().map(|one| one.slot).collect();
+        assert_eq!(slots, [1, 3]);
     }
 }

@@ -88,7 +88,8 @@ fn what_is_no_ledger_is_refused_and_left_alone() {
     leftover(&scene);
     let path = scene.path();
     let good = fs::read(&path).unwrap();
-    let cases: [(&str, Box<dyn Fn()>, &str); 10] = [
+    type Spoil<'a> = Box<dyn Fn() + 'a>;
+    let cases: [(&str, Spoil<'_>, &str); 10] = [
         (
             "empty",
             Box::new(|| fs::write(&path, b"").unwrap()),
@@ -433,10 +434,8 @@ fn a_stopped_holder_of_the_lock_is_named_and_a_killed_one_forgotten() {
             record.l_type = libc::F_WRLCK as libc::c_short;
             (record.l_start, record.l_len) = (byte, 1);
             // SAFETY: a valid record for these commands.
-            assert_eq!(
-                unsafe { libc::fcntl(file.as_raw_fd(), command, &record) },
-                0
-            );
+            let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &record) };
+            assert_eq!(result, 0);
         }
         parent.stay()
     });
