@@ -82,6 +82,31 @@ fn another_dlsym_override_goes_on_working_in_either_order() {
     }
 }
 
+#[test]
+fn a_host_allocator_that_looks_up_the_next_works_in_either_order() {
+    let allocator = shared_library("allocator.c", false);
+    let (ours, allocator) = (
+        common::library().to_str().unwrap(),
+        allocator.to_str().unwrap(),
+    );
+    for preload in [format!("{ours}:{allocator}"), format!("{allocator}:{ours}")] {
+        for way in ["linked", "dlsym"] {
+            let bench = Bench::new();
+            let mut command = bench.client(
+                "4GiB",
+                way,
+                &["malloc:a:5368709120", "malloc:b:1073741824", "free:b"],
+            );
+            let out = lines(command.env("LD_PRELOAD", &preload));
+            assert_eq!(
+                out,
+                ["malloc a = 2 untouched", "malloc b = 0", "free b = 0"],
+                "{preload}"
+            );
+        }
+    }
+}
+
 /// A preload that wraps hipMalloc and finds the next one with RTLD_NEXT, before ours.
 #[test]
 fn a_wrapper_before_us_reaches_us() {

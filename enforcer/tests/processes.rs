@@ -165,6 +165,86 @@ fn constructors_and_destructors_may_call_hip() {
     assert_eq!(lines(&mut command), expected);
 }
 
+/// The first calls of two threads, one of them under the dynamic linker's lock.
+#[test]
+fn a_library_may_call_hip_while_another_thread_makes_its_first_call() {
+    let library = shared_library("at_load.c", true);
+    let program = program(
+        "loads_while_starting.c",
+        &[],
+        &[&common::runtime().join("libamdhip64.so.6")],
+    );
+    for _ in 0..20 {
+        let bench = Bench::new();
+        let mut command = bench.command(&program);
+        let mut out = lines(command.env("FH_MEMORY_LIMIT", "4GiB").arg(&library));
+        out.retain(|line| !line.starts_with("destructor"));
+        out.sort();
+        assert_eq!(out, ["constructor: 0", "constructor: 2", "main: 0"]);
+    }
+}
+
+#[test]
+fn a_thread_may_be_cancelled_inside_of_the_runtime() {
+    let program = program(
+        "cancelled.c",
+        &[],
+        &[&common::runtime().join("libamdhip64.so.6")],
+    );
+    let bench = Bench::new();
+    let mut command = bench.command(program);
+    let out = lines(
+        command
+            .env("FH_MEMORY_LIMIT", "4GiB")
+            .env("FAKE_SLEEP_MALLOC", "1"),
+    );
+    assert_eq!(out, ["cancelled: 1", "hipMalloc: 0"]);
+}
+
+/// The sum never exceeds the limit, and all is given back in the end.
+#[test]
+fn processes_and_threads_that_allocate_and_free_stay_inside_together() {
+    let bench = Bench::new();
+    // The stand-in's own account of all processes: bytes held, and the most that was held at a time.
+    let account = bench.directory.path().join("account");
+    std::fs::write(&account, [0; 16]).unwrap();
+    let commands = [
+        "malloc:z:1",
+        "wait",
+        "churn:2:1500:268435456",
+        "wait",
+        "free:z",
+    ];
+    let mut programs: Vec<Running> = (0..4)
+        .map(|_| {
+            let mut command = bench.client("1GiB", "linked", &commands);
+            Running::start(command.env("FAKE_SHARED", &account))
+        })
+        .collect();
+    for program in &mut programs {
+        assert_eq!(program.line(), "malloc z = 0");
+        program.go_on();
+    }
+    for program in &mut programs {
+        assert_eq!(program.line(), "churn: 0 frees failed");
+    }
+    let numbers = std::fs::read(&account).unwrap();
+    let [held, peak] = [0, 8].map(|at| u64::from_le_bytes(numbers[at..at + 8].try_into().unwrap()));
+    assert_eq!(held, 4);
+    assert!(
+        (GIB * 3 / 4..=GIB).contains(&peak),
+        "{peak} bytes were held at a time"
+    );
+    let snapshot = bench.snapshot();
+    assert_eq!(snapshot.gpus[0].charged, 4, "one byte each");
+    assert_eq!(snapshot.anomalies, 0);
+    for mut program in programs {
+        program.go_on();
+        program.finish();
+    }
+    assert_eq!(bench.snapshot().members.len(), 0);
+}
+
 #[test]
 fn a_clean_end_releases_the_slot() {
     let bench = Bench::new();

@@ -9,13 +9,18 @@
  * FAKE_FAIL_FREE   the nth hipFree fails with hipErrorInvalidValue
  * FAKE_NESTED      hipMalloc and hipFree do their work by calling themselves, through the PLT
  * FAKE_KILL_MALLOC the nth hipMalloc kills the process with SIGKILL before it returns
+ * FAKE_SHARED      a file with two numbers: bytes held by all processes of the device, and their peak
+ * FAKE_SLEEP_MALLOC the nth hipMalloc takes ten seconds, at a cancellation point
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { Success = 0, InvalidValue = 1, OutOfMemory = 2, NoDevice = 100, InvalidDevice = 101 };
@@ -48,6 +53,36 @@ static int address_of(int device, char *out, size_t size)
         list += length + 1;
     }
     return 0;
+}
+
+/* What all processes hold, if anybody wants to know. */
+static _Atomic size_t *shared(void)
+{
+    static _Atomic(_Atomic size_t *) account;
+    const char *path = getenv("FAKE_SHARED");
+    if (path && !account) {
+        int file = open(path, O_RDWR);
+        account = mmap(NULL, 2 * sizeof(size_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        close(file);
+    }
+    return account;
+}
+
+static void hold(size_t bytes)
+{
+    _Atomic size_t *account = shared();
+    if (!account)
+        return;
+    size_t now = atomic_fetch_add(&account[0], bytes) + bytes, peak = atomic_load(&account[1]);
+    while (now > peak && !atomic_compare_exchange_weak(&account[1], &peak, now))
+        ;
+}
+
+static void let_go(size_t bytes)
+{
+    _Atomic size_t *account = shared();
+    if (account)
+        atomic_fetch_sub(&account[0], bytes);
 }
 
 static int returns(int error)
@@ -93,6 +128,10 @@ int hipMalloc(void **out, size_t bytes)
     }
     if (bytes > vram())
         return returns(OutOfMemory);
+    if (mallocs + 1 == number("FAKE_SLEEP_MALLOC", 0)) {
+        mallocs++;
+        sleep(10);
+    }
     pthread_mutex_lock(&lock);
     int call = ++mallocs, error = OutOfMemory;
     if (call == number("FAKE_KILL_MALLOC", 0))
@@ -101,6 +140,7 @@ int hipMalloc(void **out, size_t bytes)
         for (int i = 0; i < MaxBlocks && error; i++) {
             if (blocks[i].at)
                 continue;
+            hold(bytes);
             blocks[i].at = next_address;
             blocks[i].bytes = bytes;
             blocks[i].device = current;
@@ -132,6 +172,7 @@ int hipFree(void *pointer)
         for (int i = 0; i < MaxBlocks; i++) {
             /* As the real ones do, also by an address inside of a block. */
             if (blocks[i].at && (uintptr_t)pointer - blocks[i].at < blocks[i].bytes) {
+                let_go(blocks[i].bytes);
                 blocks[i].at = 0;
                 error = Success;
                 break;
