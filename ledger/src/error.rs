@@ -64,6 +64,9 @@ pub enum OpenError {
     /// The kernel refused.
     #[error(transparent)]
     System(#[from] SystemError),
+    /// The directory it lies in is not trusted.
+    #[error(transparent)]
+    Directory(Box<PlaceError>),
     /// There is no such file.
     #[error("there is no ledger {0}")]
     Missing(PathBuf),
@@ -252,13 +255,18 @@ pub enum ChangeError {
         gpu: GpuKey,
     },
     /// The ledger has no such process (any more).
-    #[error("process {pid} has no slot in {path} any more")]
+    #[error("slot {slot} of {path} has another owner than in generation {generation}")]
     UnknownMember {
         /// The ledger.
         path: PathBuf,
-        /// The process.
-        pid: u64,
+        /// The slot.
+        slot: usize,
+        /// The generation that was meant.
+        generation: u64,
     },
+    /// The kernel refused.
+    #[error(transparent)]
+    System(#[from] SystemError),
     /// The ledger's directory or its lock cannot be used.
     #[error(transparent)]
     Lock(#[from] JoinError),

@@ -25,17 +25,28 @@
     )
 )]
 
+mod account;
 mod denial;
+mod directory;
+mod directory_lock;
 mod error;
+mod file;
 mod fork_guard;
 mod gpu;
+mod join;
+mod layout;
 pub mod limit;
+mod liveness;
+mod mapping;
 mod member;
 mod notice;
 mod observe;
 mod place;
 mod process;
+mod reap;
 pub mod size;
+mod slot;
+mod snapshot;
 mod sync;
 mod sys;
 mod view;

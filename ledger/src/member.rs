@@ -1,12 +1,29 @@
 //! A process's membership of a budget: what the hooks call.
 
-use crate::denial::Denial;
+use std::ffi::CString;
+use std::mem::ManuallyDrop;
+use std::os::fd::RawFd;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use crate::account::{self, Account, Refusal};
+use crate::denial::{Denial, DenialReason};
+use crate::directory_lock::DirectoryLock;
 use crate::error::JoinError;
-use crate::gpu::GpuSpec;
+use crate::file::now;
+use crate::fork_guard::ForkGuard;
+use crate::gpu::{GpuKey, GpuSpec};
+use crate::layout::{Slot, effective_limit, store_bytes};
 use crate::limit::Limit;
+use crate::liveness::{At, Liveness};
+use crate::mapping::Mapping;
 use crate::notice::Notice;
 use crate::place::{BudgetName, Place};
-use crate::view::{GpuView, HookEngine};
+use crate::reap::{Right, Target, empty, forget_identity, reap};
+use crate::slot::{Claim, State};
+use crate::sync::{Ordering, fence};
+use crate::sys::{self, FileId, Keeper, Kind, Range};
+use crate::view::{GpuView, HookEngine, LivenessMode};
 
 /// What a process says of itself when it joins. Shown to people, never relied upon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,14 +70,59 @@ impl Reservation {
 
 /// A live process's slot in a ledger.
 ///
-/// Operations allocate nothing, take no lock that another process could hold, and never panic.
-/// `gpu` is always the index in the list given to [`Member::join`].
+/// Operations allocate nothing, wait for no lock and never panic. `gpu` is always the index in the
+/// list given to [`Member::join`].
 ///
 /// A forked child inherits a copy that is dead: [`Member::is_stale_after_fork`] says so, every
 /// operation on it does nothing (requests are refused), and the child joins anew. Dropping a member
 /// does nothing either; its slot is released by [`Member::leave`] or reaped after the process's end.
 #[derive(Debug)]
-pub struct Member {}
+pub struct Member {
+    // Never unmapped: another thread may be in the middle of an operation when this one leaves.
+    map: ManuallyDrop<Mapping>,
+    slot: usize,
+    claimed: Claim,
+    gpus: Box<[MemberGpu]>,
+    guard: ForkGuard,
+    /// Address of the [`Keeper`] of the slot's lock, 0 when there is none (any more).
+    liveness: AtomicUsize,
+    owner: Option<Owner>,
+    path: CString,
+    lock_path: CString,
+    file: FileId,
+}
+
+/// One of a member's GPUs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MemberGpu {
+    /// Its index in the ledger.
+    pub(crate) index: usize,
+    pub(crate) key: GpuKey,
+    /// The encoded limit that this member brought, or [`crate::layout::FOLLOW`].
+    pub(crate) own_limit: u64,
+}
+
+/// The descriptor by which the kernel tells others this process's PID.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    /// The program may have closed it, and have another file under this number by now.
+    pub(crate) fd: RawFd,
+    pub(crate) file: FileId,
+}
+
+/// What a member is made of.
+pub(crate) struct Parts {
+    pub(crate) map: Mapping,
+    pub(crate) file: FileId,
+    pub(crate) slot: usize,
+    pub(crate) claimed: Claim,
+    pub(crate) gpus: Box<[MemberGpu]>,
+    pub(crate) guard: ForkGuard,
+    pub(crate) liveness: Option<Liveness>,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) path: CString,
+    pub(crate) lock_path: CString,
+}
 
 /// Why [`Member::leave`] did not release the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +132,9 @@ pub enum Stayed {
     /// The slot is not this process's: it has left already, or inherited the member by a fork.
     NotAMember,
 }
+
+/// How often a request is tried again while only reservations of others are in its way.
+const RETRIES: u32 = 16;
 
 impl Member {
     /// Joins a budget: makes or opens its ledger, checks everything about it, reaps dead members,
@@ -91,11 +156,22 @@ impl Member {
         gpus: &[GpuSpec],
         identity: &Identity,
     ) -> Result<Joined, JoinError> {
-        let _ = (place, budget, identity);
-        Err(JoinError::GpuList {
-            brought: gpus.len().to_string(),
-            max: crate::MAX_GPUS,
-        })
+        crate::join::join(place, budget, gpus, identity)
+    }
+
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            map: ManuallyDrop::new(parts.map),
+            slot: parts.slot,
+            claimed: parts.claimed,
+            gpus: parts.gpus,
+            guard: parts.guard,
+            liveness: AtomicUsize::new(parts.liveness.map_or(0, Liveness::into_address)),
+            owner: parts.owner,
+            path: parts.path,
+            lock_path: parts.lock_path,
+            file: parts.file,
+        }
     }
 
     /// Reserves `bytes` before the native call, or says why not.
@@ -106,7 +182,7 @@ impl Member {
     /// # Errors
     /// [`Denial`]; nothing is charged then.
     pub fn reserve(&self, gpu: usize, bytes: u64) -> Result<Reservation, Denial> {
-        Err(refused(gpu, bytes))
+        self.charge(gpu, bytes).map(|()| Reservation { gpu, bytes })
     }
 
     /// Enlarges a reservation by `extra` bytes (when a pitch turns out wider than estimated).
@@ -114,56 +190,190 @@ impl Member {
     /// # Errors
     /// [`Denial`]; the reservation stays as it was.
     pub fn grow(&self, reservation: &mut Reservation, extra: u64) -> Result<(), Denial> {
-        Err(refused(reservation.gpu, extra))
+        self.charge(reservation.gpu, extra)?;
+        reservation.bytes = reservation.bytes.saturating_add(extra);
+        Ok(())
+    }
+
+    fn charge(&self, gpu: usize, bytes: u64) -> Result<(), Denial> {
+        let Some(this) = self.gpus.get(gpu) else {
+            return Err(refused(DenialReason::UnknownGpu, bytes));
+        };
+        let Some(account) = self.account(this) else {
+            return Err(refused(DenialReason::NotAMember, bytes));
+        };
+        let mut reaped = false;
+        let mut retries: u32 = 0;
+        loop {
+            let limit = self.limit_on(this, &account);
+            let (totals, only_pending) = match account.try_reserve(bytes, limit) {
+                Ok(()) => return Ok(()),
+                Err(Refusal::TooLarge) => return Err(refused(DenialReason::TooLarge, bytes)),
+                Err(Refusal::NotAMember) => return Err(refused(DenialReason::NotAMember, bytes)),
+                Err(Refusal::OverLimit {
+                    totals,
+                    only_pending_in_the_way,
+                }) => (totals, only_pending_in_the_way),
+            };
+            let could_ever_fit = !matches!(limit, Limit::Bytes(most) if bytes > most);
+            if could_ever_fit && !reaped && totals.others > 0 {
+                reaped = true;
+                if self.reap() > 0 {
+                    continue;
+                }
+            }
+            if only_pending && retries < RETRIES {
+                retries = retries.saturating_add(1);
+                self.pause(retries);
+                continue;
+            }
+            let mine = totals.mine.live.saturating_add(totals.mine.pending);
+            let available = match limit {
+                Limit::Unlimited => u64::MAX,
+                Limit::Bytes(most) => most.saturating_sub(totals.charged()),
+            };
+            return Err(Denial {
+                reason: DenialReason::OverLimit,
+                requested: bytes,
+                limit,
+                mine,
+                others: totals.others,
+                overhead: totals.mine.overhead,
+                available,
+            });
+        }
+    }
+
+    /// Waits for a moment, longer each time, and not as long as others that wait for the same do:
+    /// whoever comes alone gets through.
+    fn pause(&self, retry: u32) {
+        let mixed = now()
+            .wrapping_add(self.slot as u64)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            >> 60;
+        let microseconds = u64::from(retry)
+            .saturating_mul(mixed.saturating_add(1))
+            .saturating_mul(5);
+        std::thread::sleep(Duration::from_micros(microseconds));
     }
 
     /// Books `actual` bytes in place of a reservation: the native call succeeded. Counts one
     /// allocation.
     pub fn commit(&self, reservation: Reservation, actual: u64) {
-        let _ = (reservation, actual);
+        if let Some((slot, account)) = self.account_of(reservation.gpu) {
+            self.note(slot, account.commit(reservation.bytes, actual));
+            slot.allocations.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Gives a reservation back: the native call failed.
     pub fn cancel(&self, reservation: Reservation) {
-        let _ = reservation;
+        if let Some((slot, account)) = self.account_of(reservation.gpu) {
+            self.note(slot, account.cancel(reservation.bytes));
+        }
     }
 
     /// Gives `bytes` of what was booked back: the native free succeeded. Counts one free. Giving
     /// back more than is booked leaves 0 and counts an anomaly.
     pub fn release(&self, gpu: usize, bytes: u64) {
-        let _ = (gpu, bytes);
+        if let Some((slot, account)) = self.account_of(gpu) {
+            self.note(slot, account.release(bytes));
+            slot.frees.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    /// The account of one GPU as this process sees it; `None` for an index it does not have.
+    /// The account of one GPU as this process sees it; `None` for an index it does not have, after
+    /// it has left, and in a forked child.
+    #[must_use]
     pub fn view(&self, gpu: usize) -> Option<GpuView> {
-        let _ = gpu;
-        None
+        let this = self.gpus.get(gpu)?;
+        let account = self.account(this)?;
+        let totals = account.totals();
+        Some(GpuView {
+            key: this.key,
+            limit: self.limit_on(this, &account),
+            charged: totals.charged(),
+            mine: totals.mine,
+            others: totals.others,
+        })
     }
 
-    /// The limit that holds for this process; `None` for an index it does not have. One load or two.
+    /// The limit that holds for this process; `None` where [`Self::view`] is. A few loads.
+    #[must_use]
     pub fn limit(&self, gpu: usize) -> Option<Limit> {
-        let _ = gpu;
-        None
+        let this = self.gpus.get(gpu)?;
+        Some(self.limit_on(this, &self.account(this)?))
     }
 
     /// Says how much the driver holds for this process beyond what is booked, in bytes.
     pub fn set_overhead(&self, gpu: usize, bytes: u64) {
-        let _ = (gpu, bytes);
+        if let Some((slot, account)) = self.account_of(gpu) {
+            account
+                .own
+                .overhead
+                .store(bytes.min(crate::size::MAX_BYTES), Ordering::Release);
+            slot.overhead_at.store(now(), Ordering::Relaxed);
+        }
     }
 
     /// Counts a refusal and keeps its size, time and API name (the first 32 bytes) for observers.
     pub fn record_refusal(&self, gpu: usize, size: u64, api: &str) {
-        let _ = (gpu, size, api);
+        let Some((slot, _)) = self.account_of(gpu) else {
+            return;
+        };
+        slot.refusals.fetch_add(1, Ordering::Relaxed);
+        let record = &slot.last_refusal;
+        let sequence = record.sequence.load(Ordering::Relaxed);
+        let writing = sequence.wrapping_add(1);
+        // Odd: another thread is telling of its own at this moment, which is as good.
+        if sequence & 1 == 1
+            || record
+                .sequence
+                .compare_exchange(sequence, writing, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        fence(Ordering::Release);
+        let index = self.gpus.get(gpu).map_or(u64::MAX, |gpu| gpu.index as u64);
+        record.at.store(now(), Ordering::Relaxed);
+        record.size.store(size, Ordering::Relaxed);
+        record.gpu.store(index, Ordering::Relaxed);
+        store_bytes(&record.api, api.as_bytes());
+        record
+            .sequence
+            .store(writing.wrapping_add(1), Ordering::Release);
     }
 
     /// Says which engine holds hook number `hook` (below [`crate::MAX_HOOKS`]; others are ignored).
     pub fn set_engine(&self, hook: usize, engine: HookEngine) {
-        let _ = (hook, engine);
+        if self.is_member()
+            && let Some(slot) = self.map.slot(self.slot)
+            && let Some(place) = slot.engines.get(hook)
+        {
+            place.store(engine.code(), Ordering::Relaxed);
+        }
     }
 
-    /// Reaps members that are dead; returns how many. A few system calls for each live member.
+    /// Reaps members that are dead; returns how many. A system call or two for each live member.
     pub fn reap(&self) -> usize {
-        0
+        if !self.is_member() {
+            return 0;
+        }
+        let at = At {
+            directory: None,
+            name: &self.path,
+        };
+        let target = Target {
+            map: &self.map,
+            at,
+            file: self.file,
+        };
+        match self.map.liveness() {
+            LivenessMode::Locks => reap(target, &Right::SlotLocks, &mut |_| {}),
+            LivenessMode::Witness => DirectoryLock::try_take(&self.lock_path)
+                .map_or(0, |lock| reap(target, &Right::holding(&lock), &mut |_| {})),
+        }
     }
 
     /// Releases the slot, if nothing is booked or reserved on any GPU. Fit for exit handlers: no
@@ -172,19 +382,107 @@ impl Member {
     /// # Errors
     /// [`Stayed`] when the slot was not released.
     pub fn leave(&self) -> Result<(), Stayed> {
-        Err(Stayed::NotAMember)
+        let slot = self.map.slot(self.slot).filter(|_| self.is_member());
+        let slot = slot.ok_or(Stayed::NotAMember)?;
+        if !self.is_idle() {
+            return Err(Stayed::InUse);
+        }
+        let clearing = self.claimed.with(State::Clearing);
+        if !self.claimed.swap(&slot.claim, clearing) {
+            return Err(Stayed::NotAMember);
+        }
+        // A thread that reserves adds first and then looks at the state: either it sees that the
+        // slot is being cleared, or what it added is seen here.
+        fence(Ordering::SeqCst);
+        if !self.is_idle() {
+            clearing.swap(&slot.claim, self.claimed);
+            return Err(Stayed::InUse);
+        }
+        let anomalies = slot.anomalies.load(Ordering::Relaxed);
+        self.map.row(self.slot).for_each(empty);
+        forget_identity(slot);
+        clearing.swap(&slot.claim, self.claimed.with(State::Free));
+        self.map
+            .header()
+            .anomalies
+            .fetch_add(anomalies, Ordering::Relaxed);
+
+        // Only now may another have the slot.
+        let address = self.liveness.swap(0, Ordering::AcqRel);
+        // SAFETY: the address comes from the keeper that this process was given when it joined (a
+        // forked child is no member, and does not come here); the swap hands it out once.
+        drop(unsafe { Keeper::from_address(address) });
+        if let Some(owner) = &self.owner
+            && sys::raw_status(owner.fd).is_ok_and(|status| status.file == owner.file)
+        {
+            // Its failure leaves a PID to be seen where no member is, until the process ends.
+            let _ = sys::unlock(owner.fd, Kind::Process, Range::Byte(self.slot as u64));
+        }
+        Ok(())
     }
 
     /// Whether this process inherited the member by a fork. One load.
+    #[inline]
+    #[must_use]
     pub fn is_stale_after_fork(&self) -> bool {
-        true
+        self.guard.in_forked_child()
+    }
+
+    /// Whether the slot is this process's.
+    fn is_member(&self) -> bool {
+        !self.is_stale_after_fork()
+            && self
+                .map
+                .slot(self.slot)
+                .is_some_and(|slot| Claim::load(&slot.claim) == self.claimed)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.map
+            .row(self.slot)
+            .map(account::read)
+            .all(|cell| cell.live == 0 && cell.pending == 0)
+    }
+
+    /// The account of one GPU, in which this process may book.
+    fn account(&self, gpu: &MemberGpu) -> Option<Account<'_>> {
+        if !self.is_member() {
+            return None;
+        }
+        let cells = self.map.column(gpu.index);
+        Some(Account {
+            cells,
+            high_water: &self.map.header().high_water.word,
+            own: cells.get(self.slot)?,
+            claim: &self.map.slot(self.slot)?.claim,
+            claimed: self.claimed.0,
+        })
+    }
+
+    fn account_of(&self, gpu: usize) -> Option<(&Slot, Account<'_>)> {
+        let account = self.account(self.gpus.get(gpu)?)?;
+        Some((self.map.slot(self.slot)?, account))
+    }
+
+    fn limit_on(&self, gpu: &MemberGpu, account: &Account<'_>) -> Limit {
+        let own = account.own.member_limit.load(Ordering::Acquire);
+        let record = self.map.gpu_records().get(gpu.index);
+        record.map_or(Limit::Bytes(0), |record| {
+            effective_limit(own, record.limit.load(Ordering::Acquire))
+        })
+    }
+
+    fn note(&self, slot: &Slot, anomalies: u64) {
+        if anomalies > 0 {
+            slot.anomalies.fetch_add(anomalies, Ordering::Relaxed);
+        }
     }
 }
 
-fn refused(gpu: usize, requested: u64) -> Denial {
-    let _ = gpu;
+/// A refusal that no sum was made for.
+fn refused(reason: DenialReason, requested: u64) -> Denial {
     Denial {
-        reason: crate::denial::DenialReason::NotAMember,
+        reason,
         requested,
         limit: Limit::Bytes(0),
         mine: 0,

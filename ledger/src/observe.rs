@@ -1,16 +1,35 @@
 //! A ledger seen from outside: no slot is claimed.
 
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::error::{ChangeError, OpenError, PlaceError};
+use crate::directory::Directory;
+use crate::directory_lock::{DEADLINE, DirectoryLock};
+use crate::error::{ChangeError, OpenError, PlaceError, SystemError};
+use crate::file::{self, Access, LedgerFile, Names};
 use crate::gpu::GpuKey;
+use crate::layout::encode_limit;
 use crate::limit::Limit;
-use crate::place::Place;
-use crate::view::{LedgerSnapshot, Reaped};
+use crate::liveness::At;
+use crate::place::{BudgetName, Place, SHARED_DIRECTORY};
+use crate::process::effective_uid;
+use crate::reap::{Right, Target, reap};
+use crate::slot::{Claim, State};
+use crate::snapshot::{self, Witnesses};
+use crate::sync::Ordering;
+use crate::sys;
+use crate::view::{LedgerSnapshot, LivenessMode, Reaped};
 
 /// An open ledger. Reading needs only permission to read the file.
+///
+/// Not for processes that are members of the same ledger: looking at it drops the lock by which
+/// others can tell a member's PID (nothing else depends on that one).
 #[derive(Debug)]
 pub struct Ledger {
+    ledger: LedgerFile,
+    directory: Directory,
+    names: Names,
     path: PathBuf,
 }
 
@@ -27,21 +46,106 @@ pub struct Listed {
 
 impl Ledger {
     /// Opens a ledger and checks everything about it; read-only where writing is not permitted.
+    /// Root may open those of all users, others their own and the shared ones.
     ///
     /// # Errors
     /// [`OpenError`] says what does not fit.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Err(OpenError::Missing(path.to_owned()))
+        match Self::open_with(path, true) {
+            Err(OpenError::System(error))
+                if matches!(
+                    error.source.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                Self::open_with(path, false)
+            }
+            result => result,
+        }
+    }
+
+    /// Opens a ledger for reading only, whatever is permitted.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what does not fit.
+    pub fn open_read_only(path: &Path) -> Result<Self, OpenError> {
+        Self::open_with(path, false)
+    }
+
+    fn open_with(path: &Path, writable: bool) -> Result<Self, OpenError> {
+        let not_a_ledger = || OpenError::NotALedger(path.to_owned());
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .ok_or_else(not_a_ledger)?;
+        let budget = BudgetName::new(name).map_err(|_| not_a_ledger())?;
+        let parent = match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => return Err(not_a_ledger()),
+        };
+        let shared = parent
+            .file_name()
+            .is_some_and(|name| name == SHARED_DIRECTORY);
+        let uid = effective_uid();
+        let owner = (uid != 0 && !shared).then_some(uid);
+        let directory = Directory::open(parent, owner, shared).map_err(|error| match error {
+            PlaceError::System(error) if error.source.kind() == io::ErrorKind::NotFound => {
+                OpenError::Missing(path.to_owned())
+            }
+            PlaceError::System(error) => OpenError::System(error),
+            error => OpenError::Directory(Box::new(error)),
+        })?;
+        let names = Names::of(&budget)?;
+        let ledger = file::open(&directory, &names.ledger, Access { writable, owner })?;
+        let path = directory.path_of(&names.ledger);
+        Ok(Self {
+            ledger,
+            directory,
+            names,
+            path,
+        })
     }
 
     /// Every ledger of this user and the shared ones; those of all users when called by root.
-    /// Both kinds are listed whether or not `place` is shared. A root that does not exist is empty.
+    /// Both kinds are listed whether or not `place` is shared, sorted by user and name. A root that
+    /// does not exist has none.
     ///
     /// # Errors
     /// When the root exists and cannot be read.
     pub fn list(place: &Place) -> Result<Vec<Listed>, PlaceError> {
-        let _ = place;
-        Ok(Vec::new())
+        let own = effective_uid();
+        let mut listed = Vec::new();
+        for directory in names_in(place.root())? {
+            let uid = directory.parse::<u32>().ok();
+            let mine = uid == Some(own) || own == 0 && uid.is_some();
+            if !mine && directory != SHARED_DIRECTORY {
+                continue;
+            }
+            let path = place.root().join(&directory);
+            let ledgers = match names_in(&path) {
+                Ok(ledgers) => ledgers,
+                // What cannot be listed is an entry of its own, so that it is seen.
+                Err(error) => {
+                    let ledger = Err(OpenError::Directory(Box::new(error)));
+                    listed.push(Listed { path, uid, ledger });
+                    continue;
+                }
+            };
+            for name in ledgers
+                .into_iter()
+                .filter(|name| BudgetName::new(name).is_ok())
+            {
+                let path = path.join(name);
+                let ledger = Self::open(&path);
+                // It may have been removed meanwhile.
+                if !matches!(ledger, Err(OpenError::Missing(_))) {
+                    listed.push(Listed { path, uid, ledger });
+                }
+            }
+        }
+        listed.sort_by(|a, b| (a.uid, &a.path).cmp(&(b.uid, &b.path)));
+        Ok(listed)
     }
 
     /// Where it lies.
@@ -53,30 +157,83 @@ impl Ledger {
     /// Whether changes are possible.
     #[must_use]
     pub fn writable(&self) -> bool {
-        false
+        self.ledger.map.writable()
+    }
+
+    /// Whether it is still the ledger of its budget. It is not once it was removed or replaced; what
+    /// it shows is history then.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        file::is_current(&self.directory, &self.names.ledger, self.ledger.id)
     }
 
     /// A plain copy of everything.
     #[must_use]
-    pub fn snapshot(&self) -> Option<LedgerSnapshot> {
-        None
+    pub fn snapshot(&self) -> LedgerSnapshot {
+        let owners = sys::open_at(
+            Some(self.directory.fd()),
+            &self.names.owners,
+            libc::O_RDONLY | libc::O_NONBLOCK,
+            0,
+        );
+        let owners: Option<OwnedFd> = owners.ok().filter(|_| self.is_current());
+        let witnesses = Witnesses {
+            ledger: self.ledger.fd.as_fd(),
+            owners: owners.as_ref().map(AsFd::as_fd),
+        };
+        snapshot::take(&self.ledger.map, &self.path, &witnesses)
     }
 
     /// Clears the slots of dead members, each exactly once whoever reaps at the same time.
     ///
     /// # Errors
-    /// [`ChangeError::ReadOnly`].
+    /// [`ChangeError::ReadOnly`], and where the file system keeps no locks [`ChangeError::Lock`].
     pub fn reap(&self) -> Result<Vec<Reaped>, ChangeError> {
-        Err(ChangeError::ReadOnly(self.path.clone()))
+        self.must_be_writable()?;
+        match self.ledger.map.liveness() {
+            LivenessMode::Locks => Ok(self.reap_with(&Right::SlotLocks)),
+            LivenessMode::Witness => {
+                let lock = DirectoryLock::take(&self.directory, DEADLINE)?;
+                Ok(self.reap_with(&Right::holding(&lock)))
+            }
+        }
+    }
+
+    fn reap_with(&self, right: &Right<'_>) -> Vec<Reaped> {
+        let at = At {
+            directory: Some(self.directory.fd()),
+            name: &self.names.ledger,
+        };
+        let target = Target {
+            map: &self.ledger.map,
+            at,
+            file: self.ledger.id,
+        };
+        let mut reaped = Vec::new();
+        reap(target, right, &mut |cleared| {
+            reaped.push(cleared.describe(&self.ledger.map))
+        });
+        reaped
     }
 
     /// Reaps, and removes the ledger if no member is left; `false` if one is, or if the file has
-    /// been replaced by another.
+    /// been removed or replaced by another meanwhile.
     ///
     /// # Errors
     /// [`ChangeError`] when the ledger is read-only or its lock cannot be had.
     pub fn remove_if_empty(&self) -> Result<bool, ChangeError> {
-        Err(ChangeError::ReadOnly(self.path.clone()))
+        self.must_be_writable()?;
+        let lock = DirectoryLock::take(&self.directory, DEADLINE)?;
+        if !self.is_current() {
+            return Ok(false);
+        }
+        self.reap_with(&Right::holding(&lock));
+        let mut slots = self.ledger.map.used_slots();
+        if slots.any(|(_, slot)| Claim::load(&slot.claim).state() != State::Free) {
+            return Ok(false);
+        }
+        file::remove(&self.directory, &self.names)?;
+        Ok(true)
     }
 
     /// Changes the ledger's limit on one GPU. It holds at once for all members without a stricter
@@ -85,16 +242,80 @@ impl Ledger {
     /// # Errors
     /// [`ChangeError`] when the ledger is read-only or has no such GPU.
     pub fn set_limit(&self, gpu: GpuKey, limit: Limit) -> Result<(), ChangeError> {
-        let _ = (gpu, limit);
-        Err(ChangeError::ReadOnly(self.path.clone()))
+        self.must_be_writable()?;
+        let records = self.ledger.map.gpus();
+        let record = records
+            .iter()
+            .find(|record| record.key.load(Ordering::Relaxed) == gpu.0);
+        let record = record.ok_or_else(|| ChangeError::UnknownGpu {
+            path: self.path.clone(),
+            gpu,
+        })?;
+        record.limit.store(encode_limit(limit), Ordering::Release);
+        Ok(())
     }
 
-    /// Tells a member its PID in the initial PID namespace.
+    /// Tells a member its PID in the initial PID namespace. Slot and generation are those of a
+    /// [`crate::MemberSnapshot`].
     ///
     /// # Errors
     /// [`ChangeError`] when the ledger is read-only or the slot has another owner by now.
     pub fn set_host_pid(&self, slot: usize, generation: u64, pid: u32) -> Result<(), ChangeError> {
-        let _ = (slot, generation, pid);
-        Err(ChangeError::ReadOnly(self.path.clone()))
+        self.must_be_writable()?;
+        let owned =
+            |claim: Claim| claim.state() == State::Claimed && claim.generation() == generation;
+        let gone = || ChangeError::UnknownMember {
+            path: self.path.clone(),
+            slot,
+            generation,
+        };
+        let record = self.ledger.map.slot(slot).ok_or_else(gone)?;
+        if !owned(Claim::load(&record.claim)) {
+            return Err(gone());
+        }
+        record.host_pid.store(u64::from(pid), Ordering::Release);
+        // The next owner clears it when it moves in; if that was before the store, take it back.
+        if !owned(Claim::load(&record.claim)) {
+            let _ = record.host_pid.compare_exchange(
+                u64::from(pid),
+                0,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            return Err(gone());
+        }
+        Ok(())
     }
+
+    fn must_be_writable(&self) -> Result<(), ChangeError> {
+        if self.writable() {
+            Ok(())
+        } else {
+            Err(ChangeError::ReadOnly(self.path.clone()))
+        }
+    }
+}
+
+/// The names in a directory that are valid text; none if it does not exist.
+fn names_in(path: &Path) -> Result<Vec<String>, PlaceError> {
+    let failed = |source| SystemError {
+        attempt: "cannot list",
+        path: path.to_owned(),
+        source,
+    };
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        result => result.map_err(failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(
+            entry
+                .map_err(failed)?
+                .file_name()
+                .to_str()
+                .map(str::to_owned),
+        );
+    }
+    Ok(names)
 }

@@ -73,6 +73,32 @@ pub enum HookEngine {
     Other(u8),
 }
 
+impl HookEngine {
+    /// The number that stands for it in a ledger.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Unknown => 0,
+            Self::ExportOnly => 1,
+            Self::Table => 2,
+            Self::Detour => 3,
+            Self::Gum => 4,
+            Self::Other(code) => code,
+        }
+    }
+
+    /// The engine that a number stands for.
+    pub(crate) fn from_code(code: u8) -> Self {
+        match code {
+            0 => Self::Unknown,
+            1 => Self::ExportOnly,
+            2 => Self::Table,
+            3 => Self::Detour,
+            4 => Self::Gum,
+            other => Self::Other(other),
+        }
+    }
+}
+
 /// A whole ledger at one time. Members go on while it is read, so that figures of different
 /// members need not be of the same instant.
 #[derive(Debug, Clone)]

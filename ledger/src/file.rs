@@ -1,0 +1,403 @@
+//! The file of a ledger: made, opened, checked and removed.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::MAX_GPUS;
+use crate::directory::{Directory, c_string};
+use crate::error::{JoinError, OpenError, SystemError};
+use crate::gpu::GpuSpec;
+use crate::layout::{
+    FLAG_SHARED, Geometry, Header, LIVENESS_LOCKS, LIVENESS_WITNESS, MAGIC, VERSION, encode_limit,
+    load_text, store_bytes,
+};
+use crate::liveness::{self, At};
+use crate::mapping::Mapping;
+use crate::place::BudgetName;
+use crate::process::effective_uid;
+use crate::sync::Ordering;
+use crate::sys::{self, FileId, Holder, Kind, Range};
+
+/// The names of a budget's files in its directory.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// The ledger.
+    pub(crate) ledger: CString,
+    /// A file whose only use is that each member locks the byte of its slot's number, so that others
+    /// can ask the kernel for its PID.
+    pub(crate) owners: CString,
+    /// The ledger while it is made.
+    draft: CString,
+}
+
+impl Names {
+    pub(crate) fn of(budget: &BudgetName) -> Result<Self, SystemError> {
+        let name = |text: String| c_string(Path::new(budget.as_str()), text.as_bytes());
+        Ok(Self {
+            ledger: name(budget.as_str().to_owned())?,
+            owners: name(format!(".{budget}.owners"))?,
+            // A leftover of another user could not be removed from a sticky directory.
+            draft: name(format!(".{budget}.draft.{}", effective_uid()))?,
+        })
+    }
+}
+
+/// An open and checked ledger.
+#[derive(Debug)]
+pub(crate) struct LedgerFile {
+    pub(crate) map: Mapping,
+    pub(crate) fd: OwnedFd,
+    pub(crate) id: FileId,
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Makes a ledger that has these GPUs and their limits, under the directory's lock. It gets its name
+/// when it is complete; one that exists already is an error.
+pub(crate) fn create(
+    directory: &Directory,
+    names: &Names,
+    budget: &BudgetName,
+    gpus: &[GpuSpec],
+    version: &str,
+) -> Result<(), JoinError> {
+    let result = create_draft(directory, names, budget, gpus, version).and_then(|()| {
+        let linked = sys::link_at(directory.fd(), &names.draft, &names.ledger);
+        linked.map_err(|e| {
+            directory
+                .error("cannot give its name to", &names.ledger, e)
+                .into()
+        })
+    });
+    let removed = remove_draft(directory, names);
+    result.and(removed)
+}
+
+/// Removes what a creator left that died on the way.
+pub(crate) fn remove_draft(directory: &Directory, names: &Names) -> Result<(), JoinError> {
+    sys::unlink_at(directory.fd(), &names.draft)
+        .map_err(|error| directory.error("cannot remove", &names.draft, error).into())
+}
+
+fn create_draft(
+    directory: &Directory,
+    names: &Names,
+    budget: &BudgetName,
+    gpus: &[GpuSpec],
+    version: &str,
+) -> Result<(), JoinError> {
+    let failed = |attempt: &'static str| {
+        move |error: io::Error| JoinError::from(directory.error(attempt, &names.ledger, error))
+    };
+    let geometry = Geometry::for_gpus(gpus.len()).ok_or_else(|| JoinError::GpuList {
+        brought: format!("{} GPUs", gpus.len()),
+        max: MAX_GPUS,
+    })?;
+    remove_draft(directory, names)?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    let fd = sys::open_at(
+        Some(directory.fd()),
+        &names.draft,
+        flags,
+        directory.file_mode(),
+    )
+    .map_err(failed("cannot make"))?;
+    directory
+        .settle_owner_and_mode(fd.as_fd())
+        .map_err(failed("cannot set the mode of"))?;
+    sys::allocate(fd.as_fd(), geometry.file_size()).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => JoinError::NoSpace {
+                path: directory.path_of(&names.ledger),
+                bytes: geometry.file_size() as u64,
+            },
+            _ => failed("cannot reserve the space of")(error),
+        }
+    })?;
+    let id = sys::status(fd.as_fd())
+        .map_err(failed("cannot examine"))?
+        .file;
+    let at = At {
+        directory: Some(directory.fd()),
+        name: &names.draft,
+    };
+    let liveness = if liveness::probe(at, id) {
+        LIVENESS_LOCKS
+    } else {
+        LIVENESS_WITNESS
+    };
+    let map =
+        Mapping::new(fd.as_fd(), geometry, true).map_err(failed("cannot map the memory of"))?;
+    write_gpus(&map, gpus);
+    let header = map.header();
+    geometry.write(header);
+    let boot = boot_id().map_err(failed("cannot read the boot ID for"))?;
+    for (word, value) in header.boot_id.iter().zip(boot) {
+        word.store(value, Ordering::Relaxed);
+    }
+    header
+        .uid
+        .store(u64::from(effective_uid()), Ordering::Relaxed);
+    header.flags.store(
+        if directory.shared() { FLAG_SHARED } else { 0 },
+        Ordering::Relaxed,
+    );
+    header.liveness.store(liveness, Ordering::Relaxed);
+    header.created_at.store(now(), Ordering::Relaxed);
+    header
+        .creator_pid
+        .store(u64::from(std::process::id()), Ordering::Relaxed);
+    store_bytes(&header.budget, budget.as_str().as_bytes());
+    store_bytes(&header.creator_version, version.as_bytes());
+    header.version.store(VERSION, Ordering::Relaxed);
+    header.magic.store(MAGIC, Ordering::Release);
+    Ok(())
+}
+
+fn write_gpus(map: &Mapping, gpus: &[GpuSpec]) {
+    for (record, gpu) in map.gpu_records().iter().zip(gpus) {
+        record.key.store(gpu.key.0, Ordering::Relaxed);
+        record
+            .limit
+            .store(encode_limit(gpu.limit), Ordering::Relaxed);
+        record.board_bytes.store(gpu.board_bytes, Ordering::Relaxed);
+    }
+    map.header()
+        .gpu_count
+        .word
+        .store(gpus.len() as u64, Ordering::Release);
+}
+
+/// How a ledger is opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) writable: bool,
+    /// Whose it must be, if not just anybody's.
+    pub(crate) owner: Option<u32>,
+}
+
+/// Opens a budget's ledger and checks everything about it.
+pub(crate) fn open(
+    directory: &Directory,
+    name: &CStr,
+    access: Access,
+) -> Result<LedgerFile, OpenError> {
+    let path = directory.path_of(name);
+    let system = |attempt: &'static str| {
+        move |error: io::Error| OpenError::System(directory.error(attempt, name, error))
+    };
+    let flags = if access.writable {
+        libc::O_RDWR
+    } else {
+        libc::O_RDONLY
+    };
+    // Without O_NONBLOCK a FIFO in the ledger's place would hold us up.
+    let opened = sys::open_at(Some(directory.fd()), name, flags | libc::O_NONBLOCK, 0);
+    let fd = match opened {
+        Ok(fd) => fd,
+        Err(error) => {
+            return Err(match error.raw_os_error() {
+                Some(libc::ENOENT) => OpenError::Missing(path),
+                Some(libc::ELOOP) => OpenError::NotAPlainFile {
+                    path,
+                    what: "a symbolic link",
+                },
+                Some(libc::EISDIR) => OpenError::NotAPlainFile {
+                    path,
+                    what: "a directory",
+                },
+                Some(libc::ENXIO) => OpenError::NotAPlainFile {
+                    path,
+                    what: "a device or socket",
+                },
+                _ => system("cannot open")(error),
+            });
+        }
+    };
+    let status = sys::status(fd.as_fd()).map_err(system("cannot examine"))?;
+    check_status(directory, name, &status, access.owner)?;
+    let map = map_checked(directory, name, &fd, status.size, access.writable)?;
+    check_contents(directory, name, &map, access.owner)?;
+    Ok(LedgerFile {
+        map,
+        fd,
+        id: status.file,
+    })
+}
+
+fn check_status(
+    directory: &Directory,
+    name: &CStr,
+    status: &sys::Status,
+    owner: Option<u32>,
+) -> Result<(), OpenError> {
+    let path = directory.path_of(name);
+    if !status.is_regular() {
+        return Err(OpenError::NotAPlainFile {
+            path,
+            what: "a directory, device or pipe",
+        });
+    }
+    if let Some(expected) = owner
+        && status.uid != expected
+    {
+        return Err(OpenError::ForeignOwner {
+            path,
+            owner: status.uid,
+            expected,
+        });
+    }
+    let (mode, expected) = (status.permissions(), directory.file_mode());
+    if mode != expected {
+        return Err(OpenError::WrongMode {
+            path,
+            mode,
+            expected,
+        });
+    }
+    Ok(())
+}
+
+/// Maps a file after its first bytes have been read from it: they say what it is and how large.
+fn map_checked(
+    directory: &Directory,
+    name: &CStr,
+    fd: &OwnedFd,
+    size: u64,
+    writable: bool,
+) -> Result<Mapping, OpenError> {
+    let path = directory.path_of(name);
+    if size < size_of::<Header>() as u64 {
+        return Err(OpenError::NotALedger(path));
+    }
+    let system = |error| OpenError::System(directory.error("cannot map", name, error));
+    // The smallest geometry has the header; a file that is too small for it is caught below before
+    // anything past the header is touched.
+    let smallest = Geometry::with_capacity(1).ok_or_else(|| OpenError::NotALedger(path.clone()))?;
+    let peek = Mapping::new(fd.as_fd(), smallest, false).map_err(system)?;
+    let header = peek.header();
+    if header.magic.load(Ordering::Acquire) != MAGIC {
+        return Err(OpenError::NotALedger(path));
+    }
+    let found = header.version.load(Ordering::Relaxed);
+    if found != VERSION {
+        return Err(OpenError::Version {
+            path,
+            found,
+            own: VERSION,
+        });
+    }
+    let geometry = Geometry::read(header).ok_or_else(|| OpenError::Damaged {
+        path: path.clone(),
+        what: "its offsets are wrong",
+    })?;
+    if size != geometry.file_size() as u64 {
+        return Err(OpenError::Damaged {
+            path,
+            what: "its size is not what it says itself",
+        });
+    }
+    Mapping::new(fd.as_fd(), geometry, writable).map_err(system)
+}
+
+fn check_contents(
+    directory: &Directory,
+    name: &CStr,
+    map: &Mapping,
+    owner: Option<u32>,
+) -> Result<(), OpenError> {
+    let path = || directory.path_of(name);
+    let damaged = |what| OpenError::Damaged { path: path(), what };
+    let header = map.header();
+    let boot = boot_id().map_err(|error| {
+        OpenError::System(directory.error("cannot read the boot ID for", name, error))
+    })?;
+    if header
+        .boot_id
+        .iter()
+        .zip(boot)
+        .any(|(word, value)| word.load(Ordering::Relaxed) != value)
+    {
+        return Err(OpenError::OtherBoot(path()));
+    }
+    if (header.flags.load(Ordering::Relaxed) & FLAG_SHARED != 0) != directory.shared() {
+        return Err(damaged(
+            "it is shared and its directory is not, or the other way round",
+        ));
+    }
+    // Where the owner may be anybody, the same user may have another ID here (user namespaces).
+    if owner.is_some_and(|owner| header.uid.load(Ordering::Relaxed) != u64::from(owner)) {
+        return Err(damaged("it names another owner than it has"));
+    }
+    if load_text(&header.budget).as_bytes() != name.to_bytes() {
+        return Err(damaged("it was made for a budget of another name"));
+    }
+    let liveness = header.liveness.load(Ordering::Relaxed);
+    if !matches!(liveness, LIVENESS_LOCKS | LIVENESS_WITNESS) {
+        return Err(damaged("it does not say how lives are told"));
+    }
+    let capacity = map.geometry().gpu_capacity() as u64;
+    if header.gpu_count.word.load(Ordering::Acquire) > capacity {
+        return Err(damaged("it has more GPUs than room for them"));
+    }
+    if header.high_water.word.load(Ordering::Acquire) > map.slots().len() as u64 {
+        return Err(damaged("it has more members than slots"));
+    }
+    Ok(())
+}
+
+/// Removes a ledger and its owners file, under the directory's lock.
+pub(crate) fn remove(directory: &Directory, names: &Names) -> Result<(), SystemError> {
+    for name in [&names.ledger, &names.owners] {
+        sys::unlink_at(directory.fd(), name)
+            .map_err(|error| directory.error("cannot remove", name, error))?;
+    }
+    Ok(())
+}
+
+/// Whether a name in a directory is (still) this file.
+pub(crate) fn is_current(directory: &Directory, name: &CStr, file: FileId) -> bool {
+    sys::status_at(Some(directory.fd()), name, false).is_ok_and(|status| status.file == file)
+}
+
+/// Whether somebody lives who was a member of a ledger that is not there any more.
+pub(crate) fn orphan(directory: &Directory, names: &Names) -> Option<Option<u32>> {
+    let fd = sys::open_at(Some(directory.fd()), &names.owners, libc::O_RDONLY, 0).ok()?;
+    match sys::lock_holder(fd.as_fd(), Kind::Process, Range::All).ok()? {
+        Holder::Nobody => None,
+        Holder::Process(pid) => Some(Some(pid)),
+        Holder::Unknown => Some(None),
+    }
+}
+
+/// The ID of this start of the machine, as two words.
+fn boot_id() -> io::Result<[u64; 2]> {
+    let fd = sys::open_at(None, c"/proc/sys/kernel/random/boot_id", libc::O_RDONLY, 0)?;
+    let mut buffer = [0_u8; 64];
+    let text = sys::read_some(fd.as_fd(), &mut buffer)?;
+    let mut id: u128 = 0;
+    let mut digits: u32 = 0;
+    for digit in text.iter().filter_map(|b| char::from(*b).to_digit(16)) {
+        id = id << 4 | u128::from(digit);
+        digits = digits.saturating_add(1);
+    }
+    if digits != 32 {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it is not 32 hexadecimal digits",
+        ));
+    }
+    let halves = id.to_be_bytes();
+    let (high, low) = halves.split_at(8);
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    Ok([word(high), word(low)])
+}

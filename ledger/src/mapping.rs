@@ -1,0 +1,134 @@
+//! A mapped ledger: the layout behind checked indices.
+
+use std::os::fd::BorrowedFd;
+use std::{io, slice};
+
+use crate::MAX_MEMBERS;
+use crate::layout::{
+    CELLS_OFFSET, COLUMN_BYTES, Cell, GPUS_OFFSET, Geometry, GpuRecord, Header, LIVENESS_LOCKS,
+    SLOTS_OFFSET, Slot,
+};
+use crate::sync::Ordering;
+use crate::sys::SharedMap;
+use crate::view::LivenessMode;
+
+/// A whole ledger in memory. The bounds of everything come from the geometry that was checked when
+/// it was opened, never again from the file.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    memory: SharedMap,
+    geometry: Geometry,
+    writable: bool,
+}
+
+impl Mapping {
+    /// Maps a file of at least `geometry.file_size()` bytes.
+    pub(crate) fn new(fd: BorrowedFd<'_>, geometry: Geometry, writable: bool) -> io::Result<Self> {
+        let memory = SharedMap::new(fd, geometry.file_size(), writable)?;
+        Ok(Self {
+            memory,
+            geometry,
+            writable,
+        })
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Whether the mapping may be written to. A store through one that may not ends the process.
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// `count` records of a type that is made of atomics, at a byte offset; none if they do not lie
+    /// inside the mapping.
+    fn records<T: Record>(&self, offset: usize, count: usize) -> &[T] {
+        let bytes = size_of::<T>().saturating_mul(count);
+        let inside = offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.memory.length());
+        if !inside || !offset.is_multiple_of(align_of::<T>()) {
+            return &[];
+        }
+        // SAFETY: the range lies inside the mapping (checked), which is page-aligned, so that the
+        // offset aligns T (checked). T is made of atomics (`Record`): any bits are a value of it and
+        // other processes may change it at any time. The mapping lives as long as `self`; the file
+        // had its space reserved, and only its owner, who is trusted, could cut it.
+        unsafe {
+            slice::from_raw_parts(self.memory.start().as_ptr().add(offset).cast::<T>(), count)
+        }
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: the mapping starts on a page and is longer than a header whatever the geometry
+        // (`Geometry::file_size` is above CELLS_OFFSET); for the rest see `records`.
+        unsafe { self.memory.start().cast::<Header>().as_ref() }
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        self.records(SLOTS_OFFSET, MAX_MEMBERS)
+    }
+
+    pub(crate) fn slot(&self, slot: usize) -> Option<&Slot> {
+        self.slots().get(slot)
+    }
+
+    /// The records of the GPUs that the ledger has at this moment.
+    pub(crate) fn gpus(&self) -> &[GpuRecord] {
+        let count = self.header().gpu_count.word.load(Ordering::Acquire);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let all = self.gpu_records();
+        all.get(..count).unwrap_or(all)
+    }
+
+    /// All GPU records there is room for, valid or not.
+    pub(crate) fn gpu_records(&self) -> &[GpuRecord] {
+        self.records(GPUS_OFFSET, self.geometry.gpu_capacity())
+    }
+
+    /// All members' cells on one GPU, by its index in the ledger.
+    pub(crate) fn column(&self, gpu: usize) -> &[Cell] {
+        if gpu >= self.geometry.gpu_capacity() {
+            return &[];
+        }
+        let offset = gpu
+            .saturating_mul(COLUMN_BYTES)
+            .saturating_add(CELLS_OFFSET);
+        self.records(offset, MAX_MEMBERS)
+    }
+
+    /// One member's cells on all GPUs there is room for.
+    pub(crate) fn row(&self, slot: usize) -> impl Iterator<Item = &Cell> {
+        (0..self.geometry.gpu_capacity()).filter_map(move |gpu| self.column(gpu).get(slot))
+    }
+
+    /// The slots that may have been claimed since the ledger was made, with their indices.
+    pub(crate) fn used_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        let count = self.header().high_water.word.load(Ordering::Acquire);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        self.slots().iter().take(count).enumerate()
+    }
+
+    pub(crate) fn liveness(&self) -> LivenessMode {
+        match self.header().liveness.load(Ordering::Relaxed) {
+            LIVENESS_LOCKS => LivenessMode::Locks,
+            _ => LivenessMode::Witness,
+        }
+    }
+}
+
+/// A type that any bits in shared memory are a value of, and that only atomic accesses reach.
+///
+/// # Safety
+/// All fields must be atomics of `core`.
+unsafe trait Record {}
+
+// SAFETY: made of AtomicU64 only.
+unsafe impl Record for Header {}
+// SAFETY: made of AtomicU64 only.
+unsafe impl Record for GpuRecord {}
+// SAFETY: made of AtomicU64 and AtomicU8 only.
+unsafe impl Record for Slot {}
+// SAFETY: made of AtomicU64 only.
+unsafe impl Record for Cell {}
