@@ -14,7 +14,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::elf;
-use crate::entries::Api;
+use crate::entries::{Api, belt, quieten_panics};
 use crate::lookup;
 use crate::stderr::say;
 
@@ -85,7 +85,7 @@ pub(crate) enum Native {
 #[inline]
 pub(crate) fn native(api: Api) -> Native {
     match known(api) {
-        0 => choose(api),
+        0 => belt(|| choose(api)).unwrap_or(Native::Missing),
         address => Native::Runtime(address),
     }
 }
@@ -110,6 +110,7 @@ pub(crate) enum Owner {
 
 /// Finds out whose function `address` is.
 pub(crate) fn owner(address: usize) -> Owner {
+    quieten_panics();
     let found = elf::find_object(|object| {
         object.contains(address).then(|| {
             let path = is_runtime(object).then(|| object.path().to_owned());
@@ -139,6 +140,7 @@ pub(crate) fn owner(address: usize) -> Owner {
 
 #[cold]
 fn choose(api: Api) -> Native {
+    quieten_panics();
     if chosen().is_some() {
         say_missing_function(api);
         return Native::Missing;
