@@ -43,11 +43,15 @@ fn every_other_question_is_answered_as_without_us() {
     );
     let bench = Bench::new();
     for program in [questions, linked] {
-        let mut with = bench.command(&program);
-        let (answers, _) = run(with.env("FH_MEMORY_LIMIT", "4GiB"));
-        let expected = lines(bench.command(&program).env_remove("LD_PRELOAD"));
-        assert!(expected.len() > 20);
-        assert_eq!(answers, expected, "{}", program.display());
+        for runtime in [runtime(), common::old_runtime()] {
+            let mut with = bench.command(&program);
+            with.env("LD_LIBRARY_PATH", &runtime)
+                .env("FH_MEMORY_LIMIT", "4GiB");
+            let (answers, _) = run(&mut with);
+            let expected = lines(with.env_remove("LD_PRELOAD"));
+            assert!(expected.len() > 20);
+            assert_eq!(answers, expected, "{}", program.display());
+        }
     }
 }
 

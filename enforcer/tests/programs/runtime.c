@@ -1,13 +1,15 @@
 /* A HIP runtime without a GPU: just enough of libamdhip64.so.6 for the functions that are hooked.
  * It keeps its own account, and knows nothing of anybody who stands before it.
  *
+ * Built with -DOLD it lacks the functions that came with ROCm 6.
+ *
  * FAKE_VRAM        bytes of each device (default 64 GiB)
  * FAKE_DEVICES     PCI addresses, separated by commas (default 0000:03:00.0)
  * FAKE_NO_GPU      every call fails with hipErrorNoDevice
  * FAKE_FAIL_MALLOC the nth hipMalloc fails with hipErrorOutOfMemory
  * FAKE_NULL_MALLOC hipMalloc succeeds with a null pointer
  * FAKE_FAIL_FREE   the nth hipFree fails with hipErrorInvalidValue
- * FAKE_NESTED      hipMalloc and hipFree do their work by calling themselves, through the PLT
+ * FAKE_NESTED      hipMalloc and hipFree do their work by calling themselves, as through the PLT
  * FAKE_KILL_MALLOC the nth hipMalloc kills the process with SIGKILL before it returns
  * FAKE_SHARED      a file with two numbers: bytes held by all processes of the device, and their peak
  * FAKE_SLEEP_MALLOC the nth hipMalloc takes ten seconds, at a cancellation point
@@ -109,6 +111,11 @@ static size_t used(int device)
 int hipMalloc(void **out, size_t bytes);
 int hipFree(void *pointer);
 
+/* The linker decides where these lead, as it does for a call through the PLT. (A compiler may take a function's call of
+ * itself for one that stays inside.) */
+static int (*volatile through_plt_malloc)(void **, size_t) = hipMalloc;
+static int (*volatile through_plt_free)(void *) = hipFree;
+
 int hipMalloc(void **out, size_t bytes)
 {
     static __thread int inside;
@@ -118,7 +125,7 @@ int hipMalloc(void **out, size_t bytes)
         return returns(InvalidValue);
     if (getenv("FAKE_NESTED") && !inside) {
         inside = 1;
-        int error = hipMalloc(out, bytes);
+        int error = through_plt_malloc(out, bytes);
         inside = 0;
         return error;
     }
@@ -162,7 +169,7 @@ int hipFree(void *pointer)
         return returns(Success);
     if (getenv("FAKE_NESTED") && !inside) {
         inside = 1;
-        int error = hipFree(pointer);
+        int error = through_plt_free(pointer);
         inside = 0;
         return error;
     }
@@ -219,8 +226,10 @@ static int properties(char *out, int device, size_t size, size_t total_at)
     return returns(Success);
 }
 
+#ifndef OLD
 int hipGetDevicePropertiesR0600(void *out, int device) { return properties(out, device, 1472, 288); }
 int hipGetDevicePropertiesR0000(void *out, int device) { return properties(out, device, 792, 256); }
+#endif
 int hipGetDeviceProperties(void *out, int device) { return properties(out, device, 792, 256); }
 
 int hipGetDevice(int *device)
