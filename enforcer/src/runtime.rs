@@ -141,29 +141,30 @@ pub(crate) fn owner(address: usize) -> Owner {
 #[cold]
 fn choose(api: Api) -> Native {
     quieten_panics();
-    if chosen().is_some() {
-        say_missing_function(api);
-        return Native::Missing;
-    }
-    let handle = match named_by_user() {
-        Some(path) => open_named(&path),
-        None => {
-            let loaded = loaded_runtime(api);
-            if loaded.is_none()
-                && let Some(address) = lookup::after_us(api.name(), None)
-            {
-                return Native::Foreign(address);
+    // Another thread may have chosen since `native` looked.
+    if chosen().is_none() {
+        let handle = match named_by_user() {
+            Some(path) => open_named(&path),
+            None => {
+                let loaded = loaded_runtime(api);
+                if loaded.is_none()
+                    && let Some(address) = lookup::after_us(api.name(), None)
+                {
+                    return Native::Foreign(address);
+                }
+                loaded.and_then(|path| pin(&path)).or_else(open_usual)
             }
-            loaded.and_then(|path| pin(&path)).or_else(open_usual)
+        };
+        if handle.is_none() {
+            return Native::Missing;
         }
-    };
-    let adopted = handle.and_then(adopt);
+        handle.and_then(adopt);
+    }
     match known(api) {
-        0 if adopted.is_some() || handle.is_some() => {
+        0 => {
             say_missing_function(api);
             Native::Missing
         }
-        0 => Native::Missing,
         address => Native::Runtime(address),
     }
 }
