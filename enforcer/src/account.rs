@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs;
 
 use hipflex_ledger::{
-    Denial, DenialReason, GpuKey, GpuSpec, GpuView, Identity, Member, Reservation,
+    Denial, DenialReason, GpuKey, GpuSpec, GpuView, HookEngine, Identity, Member, Reservation,
 };
 
 use crate::clock;
@@ -78,6 +78,11 @@ impl Account {
             .map_err(|error| error.to_string())?;
         for notice in &joined.notices {
             say!("{notice}");
+        }
+        for api in Api::ALL {
+            joined
+                .member
+                .set_engine(api as usize, HookEngine::ExportOnly);
         }
         tracing::info!("joined the budget '{}'", budget.name.as_str());
         Ok(Self {

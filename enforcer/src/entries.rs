@@ -2,13 +2,13 @@
 //! entry and the steps of a call.
 //!
 //! An entry does the same in every function: it asks what the call needs (*before*), calls the
-//! runtime's function, and books what came of it (*after*). The native call stands by itself, in a frame
-//! without anything to clean up: a thread that is cancelled inside the runtime unwinds through it
-//! unharmed. *Before* and *after* are held by [`belt`]: should one panic, the native call
+//! runtime's function, and books what came of it (*after*). The native call stands by itself: a thread
+//! that is cancelled inside of the runtime unwinds through our frames unharmed. *Before* and *after* are held by [`belt`]: should one panic, the native call
 //! happens all the same and its result is what the program gets.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::guard;
@@ -29,24 +29,32 @@ pub(crate) enum Verdict<P> {
 
 /// One outer call of a hooked function.
 ///
-/// The plan must have no destructor: the frame of the native call has to be free of them.
+/// A thread may be unwound from inside of the runtime (`pthread_cancel`), by another copy of the unwinder
+/// than the one that is linked into this library, and the two do not understand each other's landing
+/// pads. So there must be none around the native call: nothing that is alive then has a destructor, in a
+/// way that the compiler knows before it optimises (`Copy`, `ManuallyDrop`).
 #[inline]
 pub(crate) fn call<P>(
-    before: impl FnOnce() -> Verdict<P>,
-    native: impl FnOnce() -> c_int,
-    after: impl FnOnce(P, c_int),
+    before: impl FnOnce() -> Verdict<P> + Copy,
+    native: impl Fn() -> c_int + Copy,
+    after: impl FnOnce(P, c_int) + Copy,
 ) -> c_int {
     const { assert!(!core::mem::needs_drop::<P>()) };
     if !guard::enter() {
         return native();
     }
-    let (result, plan) = match belt(before) {
-        None | Some(Verdict::Native) => (native(), None),
-        Some(Verdict::Planned(plan)) => (native(), Some(plan)),
-        Some(Verdict::Refused) => (refusal::native_error(), None),
+    let plan = match belt(before) {
+        None | Some(Verdict::Native) => None,
+        Some(Verdict::Planned(plan)) => Some(ManuallyDrop::new(plan)),
+        Some(Verdict::Refused) => {
+            let error = refusal::native_error();
+            guard::leave();
+            return error;
+        }
     };
+    let result = native();
     if let Some(plan) = plan {
-        belt(|| after(plan, result));
+        belt(|| after(ManuallyDrop::into_inner(plan), result));
     }
     guard::leave();
     result
@@ -69,6 +77,14 @@ pub(crate) fn belt<T>(step: impl FnOnce() -> T) -> Option<T> {
             }
             None
         }
+    }
+}
+
+/// Keeps the standard message of a panic off the program's stderr, where it could wait. [`belt`] tells.
+pub(crate) fn quieten_panics() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.swap(true, Ordering::Relaxed) {
+        std::panic::set_hook(Box::new(|_| {}));
     }
 }
 

@@ -34,8 +34,6 @@ pub(crate) fn start() {
     if STARTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    // A panic inside of a hook is caught and told there; the standard message could wait for stderr.
-    std::panic::set_hook(Box::new(|_| {}));
     if env::var_os("FH_ENABLE_LOG").is_some_and(|value| means_no(&value)) {
         return;
     }

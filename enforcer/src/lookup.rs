@@ -15,7 +15,7 @@ use core::mem::transmute;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::elf;
-use crate::entries::Api;
+use crate::entries::{Api, belt};
 use crate::runtime::{self, Owner};
 use crate::stderr::say;
 
@@ -208,6 +208,10 @@ struct Question<'a> {
 }
 
 fn decide(question: &Question<'_>, jump: usize) -> Decision {
+    belt(|| decide_hooked(question, jump)).unwrap_or(Decision { answer: 0, jump })
+}
+
+fn decide_hooked(question: &Question<'_>, jump: usize) -> Decision {
     let entry = question.api.entry();
     let without_us = question.answer_without_us(entry);
     match without_us {

@@ -14,7 +14,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::elf;
-use crate::entries::Api;
+use crate::entries::{Api, belt, quieten_panics};
 use crate::lookup;
 use crate::stderr::say;
 
@@ -85,7 +85,7 @@ pub(crate) enum Native {
 #[inline]
 pub(crate) fn native(api: Api) -> Native {
     match known(api) {
-        0 => choose(api),
+        0 => belt(|| choose(api)).unwrap_or(Native::Missing),
         address => Native::Runtime(address),
     }
 }
@@ -110,6 +110,7 @@ pub(crate) enum Owner {
 
 /// Finds out whose function `address` is.
 pub(crate) fn owner(address: usize) -> Owner {
+    quieten_panics();
     let found = elf::find_object(|object| {
         object.contains(address).then(|| {
             let path = is_runtime(object).then(|| object.path().to_owned());
@@ -139,29 +140,31 @@ pub(crate) fn owner(address: usize) -> Owner {
 
 #[cold]
 fn choose(api: Api) -> Native {
-    if chosen().is_some() {
-        say_missing_function(api);
-        return Native::Missing;
-    }
-    let handle = match named_by_user() {
-        Some(path) => open_named(&path),
-        None => {
-            let loaded = loaded_runtime(api);
-            if loaded.is_none()
-                && let Some(address) = lookup::after_us(api.name(), None)
-            {
-                return Native::Foreign(address);
+    quieten_panics();
+    // Another thread may have chosen since `native` looked.
+    if chosen().is_none() {
+        let handle = match named_by_user() {
+            Some(path) => open_named(&path),
+            None => {
+                let loaded = loaded_runtime(api);
+                if loaded.is_none()
+                    && let Some(address) = lookup::after_us(api.name(), None)
+                {
+                    return Native::Foreign(address);
+                }
+                loaded.and_then(|path| pin(&path)).or_else(open_usual)
             }
-            loaded.and_then(|path| pin(&path)).or_else(open_usual)
+        };
+        if handle.is_none() {
+            return Native::Missing;
         }
-    };
-    let adopted = handle.and_then(adopt);
+        handle.and_then(adopt);
+    }
     match known(api) {
-        0 if adopted.is_some() || handle.is_some() => {
+        0 => {
             say_missing_function(api);
             Native::Missing
         }
-        0 => Native::Missing,
         address => Native::Runtime(address),
     }
 }

@@ -99,12 +99,15 @@ fn a_budget_or_a_list_of_gpus_that_is_not_understood() {
     );
 }
 
+/// Makes a directory of ledgers useless.
+type Spoil<'a> = &'a dyn Fn(&Path);
+
 /// Puts something else in the place of the directory of ledgers, of a user's, or of a ledger.
 #[test]
 fn a_ledger_that_cannot_be_used() {
     // SAFETY: no preconditions.
     let user = unsafe { libc::geteuid() };
-    let spoil: [(&str, &dyn Fn(&Path)); 6] = [
+    let spoil: [(&str, Spoil<'_>); 6] = [
         ("shm", &|shm| fs::write(shm, "a file").unwrap()),
         ("shm", &|shm| {
             fs::create_dir(shm.with_file_name("real")).unwrap();

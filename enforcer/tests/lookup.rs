@@ -43,11 +43,15 @@ fn every_other_question_is_answered_as_without_us() {
     );
     let bench = Bench::new();
     for program in [questions, linked] {
-        let mut with = bench.command(&program);
-        let (answers, _) = run(with.env("FH_MEMORY_LIMIT", "4GiB"));
-        let expected = lines(bench.command(&program).env_remove("LD_PRELOAD"));
-        assert!(expected.len() > 20);
-        assert_eq!(answers, expected, "{}", program.display());
+        for runtime in [runtime(), common::old_runtime()] {
+            let mut with = bench.command(&program);
+            with.env("LD_LIBRARY_PATH", &runtime)
+                .env("FH_MEMORY_LIMIT", "4GiB");
+            let (answers, _) = run(&mut with);
+            let expected = lines(with.env_remove("LD_PRELOAD"));
+            assert!(expected.len() > 20);
+            assert_eq!(answers, expected, "{}", program.display());
+        }
     }
 }
 
@@ -79,6 +83,31 @@ fn another_dlsym_override_goes_on_working_in_either_order() {
             err.iter().any(|line| line == "other: hipSetDevice"),
             "{err:?}"
         );
+    }
+}
+
+#[test]
+fn a_host_allocator_that_looks_up_the_next_works_in_either_order() {
+    let allocator = shared_library("allocator.c", false);
+    let (ours, allocator) = (
+        common::library().to_str().unwrap(),
+        allocator.to_str().unwrap(),
+    );
+    for preload in [format!("{ours}:{allocator}"), format!("{allocator}:{ours}")] {
+        for way in ["linked", "dlsym"] {
+            let bench = Bench::new();
+            let mut command = bench.client(
+                "4GiB",
+                way,
+                &["malloc:a:5368709120", "malloc:b:1073741824", "free:b"],
+            );
+            let out = lines(command.env("LD_PRELOAD", &preload));
+            assert_eq!(
+                out,
+                ["malloc a = 2 untouched", "malloc b = 0", "free b = 0"],
+                "{preload}"
+            );
+        }
     }
 }
 

@@ -109,15 +109,25 @@ fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
 
 /// The directory of the stand-in runtime, `libamdhip64.so.6`.
 pub fn runtime() -> PathBuf {
+    stand_in(&[])
+}
+
+/// The directory of a stand-in of that name without the functions that came with ROCm 6.
+pub fn old_runtime() -> PathBuf {
+    stand_in(&["-DOLD"])
+}
+
+fn stand_in(arguments: &[&str]) -> PathBuf {
+    let shared = [
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libamdhip64.so.6",
+        "-Wl,--version-script,runtime.map",
+    ];
     compile(
         "libamdhip64.so.6",
         &["runtime.c"],
-        &[
-            "-shared",
-            "-fPIC",
-            "-Wl,-soname,libamdhip64.so.6",
-            "-Wl,--version-script,runtime.map",
-        ],
+        &[&shared, arguments].concat(),
     )
 }
 

@@ -1,5 +1,7 @@
-/* A library that uses HIP in its constructor and in its destructor. */
+/* A library that uses HIP in its constructor and in its destructor. With FREE_EARLY it holds nothing when the program
+ * ends. */
 #include <stdio.h>
+#include <stdlib.h>
 
 int hipMalloc(void **, size_t);
 int hipFree(void *);
@@ -31,6 +33,11 @@ int at_load(void)
     hipMemGetInfo(&free_bytes, &total);
     printf("main: free %zu\n", free_bytes >> 30);
     int error = hipMalloc(&refused, 3UL << 30);
-    hipMalloc(&refused, 1UL << 30);
+    if (getenv("FREE_EARLY")) {
+        hipFree(held);
+        held = NULL;
+    } else {
+        hipMalloc(&refused, 1UL << 30);
+    }
     return error;
 }

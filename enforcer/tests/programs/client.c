@@ -5,6 +5,7 @@
  * Commands, with fields separated by colons:
  *   malloc:NAME:BYTES   malloc_nowhere:BYTES   free:NAME   free_inside:NAME   free_null   free_bogus
  *   info   info:free   info:total   info:none   total   total_nowhere   props   props0600   props0000
+ *   churn:N:MILLISECONDS:BYTES (threads that allocate up to BYTES and free)
  *   device:N   last   threads:N:TIMES:BYTES   say:TEXT   wait (for a line on stdin)
  *   child:START:END:COMMAND+COMMAND...   START: fork, vfork, spawn; END: exit, _exit, abort, exec, kill
  *   end:HOW              how the program ends: exit (default), _exit, abort, self (exec of itself: info)
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -112,6 +114,40 @@ static void *thread(void *count)
     }
     *(long *)count = successes;
     return NULL;
+}
+
+static void *churn(void *seed)
+{
+    unsigned state = (unsigned)(uintptr_t)seed;
+    struct timespec now, begin;
+    long failures = 0;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        void *held[4];
+        int n = 0;
+        for (int i = 0; i < 4; i++) {
+            size_t size = 1 + rand_r(&state) % (size_t)bytes;
+            n += Malloc(&held[n], size) == 0;
+        }
+        while (n)
+            failures += Free(held[--n]) != 0;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 < times);
+    return (void *)failures;
+}
+
+static void churn_all(int n)
+{
+    pthread_t ids[64];
+    long failures = 0;
+    for (int i = 0; i < n; i++)
+        pthread_create(&ids[i], NULL, churn, (void *)(uintptr_t)(getpid() + i));
+    for (int i = 0; i < n; i++) {
+        void *failed;
+        pthread_join(ids[i], &failed);
+        failures += (long)failed;
+    }
+    printf("churn: %ld frees failed\n", failures);
 }
 
 static void threads(int n)
@@ -225,6 +261,11 @@ static void command(char *text)
         times = atol(strsep(&fields, ":"));
         bytes = atol(fields);
         threads(n);
+    } else if (!strcmp(name, "churn")) {
+        int n = atoi(strsep(&fields, ":"));
+        times = atol(strsep(&fields, ":"));
+        bytes = atol(fields);
+        churn_all(n);
     } else if (!strcmp(name, "say")) {
         printf("%s\n", fields);
     } else if (!strcmp(name, "wait")) {

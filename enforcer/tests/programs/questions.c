@@ -32,6 +32,11 @@ int main(void)
     void *runtime = dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_LOCAL);
     void *libc = dlopen("libc.so.6", RTLD_NOW);
     void *program = dlopen(NULL, RTLD_NOW);
+    /* A successful look-up leaves no error behind. */
+    dlerror();
+    void *found = dlsym(runtime, "hipMalloc");
+    const char *error = dlerror();
+    printf("%d %s\n", found != NULL, error ? error : "no error");
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         const char *name = names[i];
         if (strcmp(name, "dlsym"))
@@ -60,10 +65,6 @@ int main(void)
 #else
     printf("%d\n", use != NULL);
 #endif
-    /* A successful look-up leaves no error behind. */
-    dlerror();
-    void *found = dlsym(runtime, "hipMalloc");
-    const char *error = dlerror();
-    printf("%d %s\n", found != NULL, error ? error : "no error");
+    printf("%d %d\n", dlsym(runtime, "hipGetDevicePropertiesR0600") != NULL, dlerror() != NULL);
     return 0;
 }

@@ -1,21 +1,28 @@
 /* A HIP runtime without a GPU: just enough of libamdhip64.so.6 for the functions that are hooked.
  * It keeps its own account, and knows nothing of anybody who stands before it.
  *
+ * Built with -DOLD it lacks the functions that came with ROCm 6.
+ *
  * FAKE_VRAM        bytes of each device (default 64 GiB)
  * FAKE_DEVICES     PCI addresses, separated by commas (default 0000:03:00.0)
  * FAKE_NO_GPU      every call fails with hipErrorNoDevice
  * FAKE_FAIL_MALLOC the nth hipMalloc fails with hipErrorOutOfMemory
  * FAKE_NULL_MALLOC hipMalloc succeeds with a null pointer
  * FAKE_FAIL_FREE   the nth hipFree fails with hipErrorInvalidValue
- * FAKE_NESTED      hipMalloc and hipFree do their work by calling themselves, through the PLT
+ * FAKE_NESTED      hipMalloc and hipFree do their work by calling themselves, as through the PLT
  * FAKE_KILL_MALLOC the nth hipMalloc kills the process with SIGKILL before it returns
+ * FAKE_SHARED      a file with two numbers: bytes held by all processes of the device, and their peak
+ * FAKE_SLEEP_MALLOC the nth hipMalloc takes ten seconds, at a cancellation point
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { Success = 0, InvalidValue = 1, OutOfMemory = 2, NoDevice = 100, InvalidDevice = 101 };
@@ -50,6 +57,36 @@ static int address_of(int device, char *out, size_t size)
     return 0;
 }
 
+/* What all processes hold, if anybody wants to know. */
+static _Atomic size_t *shared(void)
+{
+    static _Atomic(_Atomic size_t *) account;
+    const char *path = getenv("FAKE_SHARED");
+    if (path && !account) {
+        int file = open(path, O_RDWR);
+        account = mmap(NULL, 2 * sizeof(size_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        close(file);
+    }
+    return account;
+}
+
+static void hold(size_t bytes)
+{
+    _Atomic size_t *account = shared();
+    if (!account)
+        return;
+    size_t now = atomic_fetch_add(&account[0], bytes) + bytes, peak = atomic_load(&account[1]);
+    while (now > peak && !atomic_compare_exchange_weak(&account[1], &peak, now))
+        ;
+}
+
+static void let_go(size_t bytes)
+{
+    _Atomic size_t *account = shared();
+    if (account)
+        atomic_fetch_sub(&account[0], bytes);
+}
+
 static int returns(int error)
 {
     if (error)
@@ -74,6 +111,11 @@ static size_t used(int device)
 int hipMalloc(void **out, size_t bytes);
 int hipFree(void *pointer);
 
+/* The linker decides where these lead, as it does for a call through the PLT. (A compiler may take a function's call of
+ * itself for one that stays inside.) */
+static int (*volatile through_plt_malloc)(void **, size_t) = hipMalloc;
+static int (*volatile through_plt_free)(void *) = hipFree;
+
 int hipMalloc(void **out, size_t bytes)
 {
     static __thread int inside;
@@ -83,7 +125,7 @@ int hipMalloc(void **out, size_t bytes)
         return returns(InvalidValue);
     if (getenv("FAKE_NESTED") && !inside) {
         inside = 1;
-        int error = hipMalloc(out, bytes);
+        int error = through_plt_malloc(out, bytes);
         inside = 0;
         return error;
     }
@@ -93,6 +135,10 @@ int hipMalloc(void **out, size_t bytes)
     }
     if (bytes > vram())
         return returns(OutOfMemory);
+    if (mallocs + 1 == number("FAKE_SLEEP_MALLOC", 0)) {
+        mallocs++;
+        sleep(10);
+    }
     pthread_mutex_lock(&lock);
     int call = ++mallocs, error = OutOfMemory;
     if (call == number("FAKE_KILL_MALLOC", 0))
@@ -101,6 +147,7 @@ int hipMalloc(void **out, size_t bytes)
         for (int i = 0; i < MaxBlocks && error; i++) {
             if (blocks[i].at)
                 continue;
+            hold(bytes);
             blocks[i].at = next_address;
             blocks[i].bytes = bytes;
             blocks[i].device = current;
@@ -122,7 +169,7 @@ int hipFree(void *pointer)
         return returns(Success);
     if (getenv("FAKE_NESTED") && !inside) {
         inside = 1;
-        int error = hipFree(pointer);
+        int error = through_plt_free(pointer);
         inside = 0;
         return error;
     }
@@ -132,6 +179,7 @@ int hipFree(void *pointer)
         for (int i = 0; i < MaxBlocks; i++) {
             /* As the real ones do, also by an address inside of a block. */
             if (blocks[i].at && (uintptr_t)pointer - blocks[i].at < blocks[i].bytes) {
+                let_go(blocks[i].bytes);
                 blocks[i].at = 0;
                 error = Success;
                 break;
@@ -178,8 +226,10 @@ static int properties(char *out, int device, size_t size, size_t total_at)
     return returns(Success);
 }
 
+#ifndef OLD
 int hipGetDevicePropertiesR0600(void *out, int device) { return properties(out, device, 1472, 288); }
 int hipGetDevicePropertiesR0000(void *out, int device) { return properties(out, device, 792, 256); }
+#endif
 int hipGetDeviceProperties(void *out, int device) { return properties(out, device, 792, 256); }
 
 int hipGetDevice(int *device)
