@@ -1,0 +1,124 @@
+//! AMD's own tools on the emulated node: what they show is what was allocated.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use hipflex_e2e::bench::Bench;
+use hipflex_e2e::on_each_runtime;
+use hipflex_e2e::program::Access;
+use serde_json::Value;
+
+const GIB: u64 = 1 << 30;
+const BOARD: u64 = (64 << 30) - (16 << 20);
+
+on_each_runtime!(rocminfo_sees_the_card, rocm_smi_shows_memory, amd_smi_shows_memory);
+
+fn rocminfo_sees_the_card(version: &str) -> Result<()> {
+    let bench = Bench::start(version)?;
+    let Some(rocminfo) = bench.runtime.file("usr/bin/rocminfo") else {
+        // Debian's experimental has the runtime alone.
+        ensure!(bench.runtime.suite == "experimental", "the suite should have rocminfo");
+        return Ok(());
+    };
+    let text = String::from_utf8(output(foreign(&bench, rocminfo)?)?)?;
+    for part in ["gfx90a", "AMD Instinct MI210", "Compute Unit:            104"] {
+        ensure!(text.contains(part), "{part:?} is not in {text}");
+    }
+    Ok(())
+}
+
+fn rocm_smi_shows_memory(version: &str) -> Result<()> {
+    let bench = Bench::start(version)?;
+    let Some(script) = bench.runtime.file("usr/libexec/rocm_smi/rocm_smi.py") else {
+        ensure!(bench.runtime.suite != "sid", "sid should have rocm-smi");
+        return Ok(());
+    };
+    let mut shell = bench.shell(Access::Linked)?;
+    ensure!(shell.malloc("a", GIB)?);
+    let mut command = python(&bench, script)?;
+    command.args(["--showmeminfo", "vram", "--showpids", "--json"]);
+    let shown: Value = serde_json::from_slice(&output(command)?)?;
+    assert_eq!(shown["card0"]["VRAM Total Memory (B)"], BOARD.to_string());
+    let used: u64 = text(&shown["card0"]["VRAM Total Used Memory (B)"])?.parse()?;
+    ensure!((GIB..GIB + GIB / 8).contains(&used), "{used} bytes used");
+    let process = text(&shown["system"][format!("PID{}", shell.pid())])?;
+    ensure!(process.contains(&GIB.to_string()), "{process}");
+    Ok(())
+}
+
+fn amd_smi_shows_memory(version: &str) -> Result<()> {
+    let bench = Bench::start(version)?;
+    let Some(script) = bench.runtime.file("usr/libexec/amdsmi_cli/amdsmi_cli.py") else {
+        ensure!(bench.runtime.suite != "sid", "sid should have amd-smi");
+        return Ok(());
+    };
+    let mut shell = bench.shell(Access::Linked)?;
+    ensure!(shell.malloc("a", GIB)?);
+    let ask = |what: &str| -> Result<Value> {
+        let mut command = python(&bench, script.clone())?;
+        command.args([what, "--json"]);
+        serde_json::from_slice(&output(command)?).with_context(|| format!("amd-smi {what}"))
+    };
+    let list = ask("list")?;
+    assert_eq!(list[0]["bdf"], "0000:03:00.0", "{list}");
+    let fixed = &ask("static")?["gpu_data"][0]["asic"];
+    assert_eq!(fixed["market_name"], "AMD Instinct MI210", "{fixed}");
+    assert_eq!(fixed["num_compute_units"], 104, "{fixed}");
+    let monitor = ask("monitor")?;
+    assert_eq!(monitor[0]["vram_total"]["value"], 64.0, "{monitor}");
+    assert_eq!(monitor[0]["vram_used"]["value"], 1.0, "{monitor}");
+    // `vram_mem` comes from the fdinfo of DRM files, which the emulated node has not.
+    let processes = ask("process")?;
+    let process = &processes[0]["process_list"][0]["process_info"];
+    assert_eq!(process["pid"], shell.pid(), "{processes}");
+    assert_eq!(process["mem_usage"]["value"], GIB, "{processes}");
+    Ok(())
+}
+
+fn text(value: &Value) -> Result<&str> {
+    value.as_str().with_context(|| format!("not a text: {value}"))
+}
+
+/// A program of the runtime's own suite, with its own loader and libraries.
+fn foreign(bench: &Bench, program: PathBuf) -> Result<Command> {
+    let loader = bench.runtime.loader.as_ref().context("a fetched runtime has its own loader")?;
+    let mut command = bench.command(loader);
+    command.args(["--library-path", &bench.runtime.library_path()]).arg(program);
+    Ok(command)
+}
+
+/// A Python program of the runtime's own suite.
+fn python(bench: &Bench, script: PathBuf) -> Result<Command> {
+    let root = &bench.runtime.root;
+    let mut interpreters: Vec<PathBuf> = std::fs::read_dir(root.join("usr/bin"))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            name.strip_prefix("python3.").is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
+        })
+        .collect();
+    interpreters.sort();
+    let interpreter = interpreters.pop().context("the suite's tools need its Python")?;
+    let modules = ["usr/share/amd_smi", "usr/lib/python3/dist-packages", "usr/libexec/amdsmi_cli"];
+    let modules = std::env::join_paths(modules.iter().map(|m| root.join(m)))?;
+    let mut command = foreign(bench, interpreter)?;
+    command
+        .arg(script)
+        .env("PYTHONHOME", root.join("usr"))
+        .env("PYTHONPATH", modules)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok(command)
+}
+
+fn output(mut command: Command) -> Result<Vec<u8>> {
+    let output = command.output()?;
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(output.stdout)
+}
