@@ -42,15 +42,19 @@ fn rocm_smi_shows_memory(version: &str) -> Result<()> {
     assert_eq!(shown["card0"]["VRAM Total Memory (B)"], BOARD.to_string());
     let used: u64 = text(&shown["card0"]["VRAM Total Used Memory (B)"])?.parse()?;
     ensure!((GIB..GIB + GIB / 8).contains(&used), "{used} bytes used");
+    // Name, GPUs, VRAM, SDMA time, CU occupancy.
     let process = text(&shown["system"][format!("PID{}", shell.pid())])?;
-    ensure!(process.contains(&GIB.to_string()), "{process}");
+    let held: u64 = process.split(", ").nth(2).context("no VRAM")?.parse()?;
+    ensure!((GIB..GIB + GIB / 8).contains(&held), "{process}");
     Ok(())
 }
 
 fn amd_smi_shows_memory(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
-    let Some(script) = bench.runtime.file("usr/libexec/amdsmi_cli/amdsmi_cli.py") else {
-        ensure!(bench.runtime.suite != "sid", "sid should have amd-smi");
+    let script = bench.runtime.file("usr/libexec/amdsmi_cli/amdsmi_cli.py");
+    ensure!(script.is_some() || bench.runtime.suite != "sid", "sid should have amd-smi");
+    // The one of ROCm 5.7 finds no PCI address on the node, which is made for those since 6.
+    let Some(script) = script.filter(|_| bench.runtime.generation() >= 600) else {
         return Ok(());
     };
     let mut shell = bench.shell(Access::Linked)?;
