@@ -30,7 +30,11 @@ impl<'a> ProcessMemory<'a> {
         let process = driver.processes.get(&self.key).ok_or(Fault { va })?;
         let (place, together) = process.page_table.locate(va);
         let together = usize::try_from(together).unwrap_or(usize::MAX);
-        if together == 0 { Err(Fault { va }) } else { Ok((place, together.min(length))) }
+        if together == 0 {
+            Err(Fault { va })
+        } else {
+            Ok((place, together.min(length)))
+        }
     }
 }
 
