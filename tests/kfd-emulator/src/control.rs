@@ -70,7 +70,12 @@ fn enomem() -> i32 {
 impl FailAllocs {
     /// The nth VRAM allocation from now, once, with ENOMEM.
     pub fn nth_vram(nth: u32) -> Self {
-        Self { nth, count: 1, errno: enomem(), vram_only: true }
+        Self {
+            nth,
+            count: 1,
+            errno: enomem(),
+            vram_only: true,
+        }
     }
 
     /// The same, but that many in a row.
@@ -117,14 +122,21 @@ impl Control {
     pub fn request(&self, request: &Request) -> io::Result<Response> {
         let failed = |what: &str, error: io::Error| {
             let path = self.path.display();
-            io::Error::new(error.kind(), format!("{what} the emulated node at {path}: {error}"))
+            io::Error::new(
+                error.kind(),
+                format!("{what} the emulated node at {path}: {error}"),
+            )
         };
         let stream = UnixStream::connect(&self.path).map_err(|e| failed("cannot reach", e))?;
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
-        (&stream).write_all(line.as_bytes()).map_err(|e| failed("cannot write to", e))?;
+        (&stream)
+            .write_all(line.as_bytes())
+            .map_err(|e| failed("cannot write to", e))?;
         line.clear();
-        BufReader::new(&stream).read_line(&mut line).map_err(|e| failed("no answer from", e))?;
+        BufReader::new(&stream)
+            .read_line(&mut line)
+            .map_err(|e| failed("no answer from", e))?;
         match serde_json::from_str(&line)? {
             Response::Error(message) => Err(io::Error::other(message)),
             response => Ok(response),
@@ -159,7 +171,9 @@ impl Control {
     /// # Errors
     /// When the node is gone.
     pub fn mark(&self, text: &str) -> io::Result<()> {
-        self.done(&Request::Mark { text: text.to_owned() })
+        self.done(&Request::Mark {
+            text: text.to_owned(),
+        })
     }
 
     /// A copy of the trace; with `clear` it starts anew.
@@ -186,7 +200,9 @@ impl Control {
 }
 
 fn unexpected(response: &Response) -> io::Error {
-    io::Error::other(format!("the emulated node gave an answer to another question: {response:?}"))
+    io::Error::other(format!(
+        "the emulated node gave an answer to another question: {response:?}"
+    ))
 }
 
 #[cfg(test)]
@@ -210,7 +226,10 @@ mod tests {
 
     #[test]
     fn a_node_that_is_gone_is_named() {
-        let error = Control::at("/nowhere/control.sock").state().unwrap_err().to_string();
+        let error = Control::at("/nowhere/control.sock")
+            .state()
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("/nowhere/control.sock"), "{error}");
     }
 }

@@ -4,11 +4,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
 use clap::{Parser, Subcommand};
-use kfd_emulator::node::{self, Config};
 use kfd_emulator::Node;
+use kfd_emulator::node::{self, Config};
 
 #[derive(Parser)]
-#[command(version, about = "An AMD GPU, as the amdkfd driver shows it, in user space")]
+#[command(
+    version,
+    about = "An AMD GPU, as the amdkfd driver shows it, in user space"
+)]
 struct Program {
     #[command(subcommand)]
     what: What,
@@ -63,6 +66,9 @@ fn run(config: Config, command: &[std::ffi::OsString]) -> anyhow::Result<ExitCod
 
 /// As shells do it: the program's own status, or 128 and the signal that killed it.
 fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    let code = status
+        .code()
+        .or(status.signal().map(|signal| 128 + signal))
+        .unwrap_or(1);
     ExitCode::from(code as u8)
 }

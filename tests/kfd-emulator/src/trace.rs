@@ -38,7 +38,11 @@ pub struct Entry {
 /// Now, for [`Entry::time_ns`].
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |t| (t.tv_sec() as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec() as u64))
+    now.map_or(0, |t| {
+        (t.tv_sec() as u64)
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(t.tv_nsec() as u64)
+    })
 }
 
 /// The latest entries, and optionally a file that gets each of them as a line of JSON.
@@ -71,7 +75,12 @@ impl Trace {
     /// When the file cannot be made.
     pub fn to_file(path: &Path) -> io::Result<Self> {
         let file = Some(File::create(path)?);
-        Ok(Self { inner: Mutex::new(Inner { file, ..Inner::default() }) })
+        Ok(Self {
+            inner: Mutex::new(Inner {
+                file,
+                ..Inner::default()
+            }),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -83,7 +92,9 @@ impl Trace {
         let mut inner = self.lock();
         if let Some(file) = &mut inner.file {
             let line = serde_json::to_string(&entry).map(|text| text + "\n");
-            let written = line.map_err(io::Error::from).and_then(|l| file.write_all(l.as_bytes()));
+            let written = line
+                .map_err(io::Error::from)
+                .and_then(|l| file.write_all(l.as_bytes()));
             if let Err(error) = written {
                 eprintln!("kfd-emulator: the trace file gets no more entries: {error}");
                 inner.file = None;
@@ -101,9 +112,15 @@ impl Trace {
         let mut inner = self.lock();
         if clear {
             let dropped = std::mem::take(&mut inner.dropped);
-            Dump { entries: std::mem::take(&mut inner.entries).into(), dropped }
+            Dump {
+                entries: std::mem::take(&mut inner.entries).into(),
+                dropped,
+            }
         } else {
-            Dump { entries: inner.entries.iter().cloned().collect(), dropped: inner.dropped }
+            Dump {
+                entries: inner.entries.iter().cloned().collect(),
+                dropped: inner.dropped,
+            }
         }
     }
 }
@@ -145,8 +162,10 @@ mod tests {
         trace.add(entry(2));
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let lines: Vec<Entry> =
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<Entry> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         assert_eq!(lines, trace.dump(false).entries);
     }
 }

@@ -127,7 +127,10 @@ pub const INFO_SENSOR: u32 = 0x1d;
 /// Argument of VERSION; `drm_version`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct Version {
     pub major: i32,
     pub minor: i32,
@@ -145,7 +148,10 @@ pub struct Version {
 /// Argument of GET_CLIENT; `drm_client`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct Client {
     pub index: i32,
     pub authenticated: i32,
@@ -158,7 +164,10 @@ pub struct Client {
 /// Argument of GET_CAP; `drm_get_cap`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GetCap {
     pub capability: u64,
     /// Out.
@@ -168,7 +177,10 @@ pub struct GetCap {
 /// Argument of GEM_CLOSE; `drm_gem_close`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GemClose {
     pub handle: u32,
     pub pad: u32,
@@ -177,7 +189,10 @@ pub struct GemClose {
 /// Argument of PRIME_HANDLE_TO_FD and PRIME_FD_TO_HANDLE; `drm_prime_handle`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct PrimeHandle {
     pub handle: u32,
     pub flags: u32,
@@ -187,7 +202,10 @@ pub struct PrimeHandle {
 /// Argument of GEM_CREATE; union `drm_amdgpu_gem_create`. The handle comes back in the low half of `size`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GemCreate {
     /// In: bytes; out: the handle.
     pub size: u64,
@@ -200,7 +218,10 @@ pub struct GemCreate {
 /// Argument of GEM_MMAP; union `drm_amdgpu_gem_mmap`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GemMmap {
     /// In: the handle (low half); out: offset for mmap.
     pub handle_or_offset: u64,
@@ -209,7 +230,10 @@ pub struct GemMmap {
 /// Argument of GEM_METADATA; `drm_amdgpu_gem_metadata`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GemMetadata {
     pub handle: u32,
     /// `METADATA_SET` or `METADATA_GET`.
@@ -220,7 +244,10 @@ pub struct GemMetadata {
 /// What GEM_METADATA keeps for a buffer: tiling and up to 256 bytes that belong to user space.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct Metadata {
     pub flags: u64,
     pub tiling: u64,
@@ -232,7 +259,10 @@ pub struct Metadata {
 /// Argument of GEM_OP; `drm_amdgpu_gem_op`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GemOp {
     pub handle: u32,
     pub operation: u32,
@@ -243,7 +273,10 @@ pub struct GemOp {
 /// Argument of GEM_VA; `drm_amdgpu_gem_va`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GemVa {
     pub handle: u32,
     pub pad: u32,
@@ -258,7 +291,10 @@ pub struct GemVa {
 /// Argument of INFO; `drm_amdgpu_info`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct Info {
     pub return_pointer: u64,
     pub return_size: u32,

@@ -194,7 +194,10 @@ pub const SVM_FLAG_COHERENT: u32 = 1 << 1;
 /// Argument of GET_VERSION.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GetVersion {
     /// Interface version, always 1.
     pub major: u32,
@@ -205,7 +208,10 @@ pub struct GetVersion {
 /// Argument of CREATE_QUEUE; 0x58 bytes up to KFD 1.16, 0x60 since.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct CreateQueue {
     /// GPU address of the ring.
     pub ring_base_address: u64,
@@ -239,7 +245,10 @@ pub struct CreateQueue {
 /// Argument of DESTROY_QUEUE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct DestroyQueue {
     pub queue_id: u32,
     pub pad: u32,
@@ -248,7 +257,10 @@ pub struct DestroyQueue {
 /// Argument of UPDATE_QUEUE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct UpdateQueue {
     pub ring_base_address: u64,
     pub queue_id: u32,
@@ -260,7 +272,10 @@ pub struct UpdateQueue {
 /// Argument of SET_CU_MASK.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct SetCuMask {
     pub queue_id: u32,
     /// Bits in the mask, a multiple of 32.
@@ -272,7 +287,10 @@ pub struct SetCuMask {
 /// Argument of AVAILABLE_MEMORY.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct AvailableMemory {
     /// Out: bytes.
     pub available: u64,
@@ -283,7 +301,10 @@ pub struct AvailableMemory {
 /// Argument of SET_MEMORY_POLICY.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct SetMemoryPolicy {
     pub alternate_aperture_base: u64,
     pub alternate_aperture_size: u64,
@@ -296,7 +317,10 @@ pub struct SetMemoryPolicy {
 /// Argument of GET_CLOCK_COUNTERS.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct ClockCounters {
     /// Out: ticks of the GPU's clock.
     pub gpu_clock: u64,
@@ -313,7 +337,10 @@ pub struct ClockCounters {
 /// One entry of GET_PROCESS_APERTURES_NEW's array.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct ProcessApertures {
     pub lds_base: u64,
     pub lds_limit: u64,
@@ -328,7 +355,10 @@ pub struct ProcessApertures {
 /// Argument of GET_PROCESS_APERTURES_NEW.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GetProcessAperturesNew {
     /// Array of [`ProcessApertures`] in the caller.
     pub apertures_pointer: u64,
@@ -340,7 +370,10 @@ pub struct GetProcessAperturesNew {
 /// Argument of CREATE_EVENT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct CreateEvent {
     /// In: handle of the event page; out: mmap offset of the event page.
     pub event_page_offset: u64,
@@ -359,7 +392,10 @@ pub struct CreateEvent {
 /// Argument of DESTROY_EVENT, SET_EVENT, RESET_EVENT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct EventId {
     pub event_id: u32,
     pub pad: u32,
@@ -368,7 +404,10 @@ pub struct EventId {
 /// `kfd_event_data`, one entry of WAIT_EVENTS' array.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct EventData {
     /// In and out for signal events: the age last seen, 0 for no age (KFD 1.14).
     pub last_event_age: u64,
@@ -383,7 +422,10 @@ pub struct EventData {
 /// Argument of WAIT_EVENTS.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct WaitEvents {
     /// Array of [`EventData`] in the caller.
     pub events_pointer: u64,
@@ -398,7 +440,10 @@ pub struct WaitEvents {
 /// Argument of SET_SCRATCH_BACKING_VA.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct SetScratchBackingVa {
     pub va: u64,
     pub gpu_id: u32,
@@ -408,7 +453,10 @@ pub struct SetScratchBackingVa {
 /// Argument of GET_TILE_CONFIG.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct GetTileConfig {
     pub tile_config_pointer: u64,
     pub macro_tile_config_pointer: u64,
@@ -423,7 +471,10 @@ pub struct GetTileConfig {
 /// Argument of SET_TRAP_HANDLER.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct SetTrapHandler {
     pub tba: u64,
     pub tma: u64,
@@ -434,7 +485,10 @@ pub struct SetTrapHandler {
 /// Argument of ACQUIRE_VM.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct AcquireVm {
     /// The caller's descriptor of the GPU's render node.
     pub drm_fd: u32,
@@ -444,7 +498,10 @@ pub struct AcquireVm {
 /// Argument of ALLOC_MEMORY_OF_GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct AllocMemory {
     /// GPU address, 0 for memory without one.
     pub va: u64,
@@ -462,7 +519,10 @@ pub struct AllocMemory {
 /// Argument of FREE_MEMORY_OF_GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct FreeMemory {
     pub handle: u64,
 }
@@ -470,7 +530,10 @@ pub struct FreeMemory {
 /// Argument of MAP_MEMORY_TO_GPU and UNMAP_MEMORY_FROM_GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct MapMemory {
     pub handle: u64,
     /// Array of `u32` in the caller.
@@ -484,7 +547,10 @@ pub struct MapMemory {
 /// Argument of ALLOC_QUEUE_GWS.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct AllocQueueGws {
     pub queue_id: u32,
     pub gws: u32,
@@ -496,7 +562,10 @@ pub struct AllocQueueGws {
 /// Argument of GET_DMABUF_INFO.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct DmabufInfo {
     /// Out: bytes.
     pub size: u64,
@@ -513,7 +582,10 @@ pub struct DmabufInfo {
 /// Argument of IMPORT_DMABUF.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct ImportDmabuf {
     pub va: u64,
     /// Out.
@@ -525,7 +597,10 @@ pub struct ImportDmabuf {
 /// Argument of EXPORT_DMABUF (KFD 1.12).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct ExportDmabuf {
     pub handle: u64,
     /// O_CLOEXEC and the access mode.
@@ -537,7 +612,10 @@ pub struct ExportDmabuf {
 /// Argument of SMI_EVENTS.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct SmiEvents {
     pub gpu_id: u32,
     /// Out: a descriptor to read events from.
@@ -547,7 +625,10 @@ pub struct SmiEvents {
 /// Argument of SVM, without its array of attributes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct Svm {
     pub start: u64,
     pub size: u64,
@@ -560,7 +641,10 @@ pub struct Svm {
 /// One attribute of SVM.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct SvmAttribute {
     /// One of `SVM_ATTR_*`.
     pub kind: u32,
@@ -570,7 +654,10 @@ pub struct SvmAttribute {
 /// Argument of SET_XNACK_MODE.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct SetXnackMode {
     /// In: 1 on, 0 off, negative to ask; out: the mode.
     pub xnack_enabled: i32,
@@ -579,7 +666,10 @@ pub struct SetXnackMode {
 /// Argument of RUNTIME_ENABLE (KFD 1.13).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct RuntimeEnable {
     pub r_debug: u64,
     pub mode: u32,
@@ -589,7 +679,10 @@ pub struct RuntimeEnable {
 /// Argument of IPC_IMPORT_HANDLE; `kfd_ioctl_ipc_import_handle_args` of the DKMS driver.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct IpcImportHandle {
     /// Out.
     pub handle: u64,
@@ -605,7 +698,10 @@ pub struct IpcImportHandle {
 /// Argument of IPC_EXPORT_HANDLE; `kfd_ioctl_ipc_export_handle_args` of the DKMS driver.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
-#[allow(missing_docs, reason = "fields without a comment are named as in the kernel's header")]
+#[allow(
+    missing_docs,
+    reason = "fields without a comment are named as in the kernel's header"
+)]
 pub struct IpcExportHandle {
     pub handle: u64,
     /// Out.

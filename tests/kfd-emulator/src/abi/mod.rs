@@ -77,7 +77,10 @@ mod tests {
             (alloc.kind(), alloc.number(), alloc.size(), alloc.returns()),
             (b'K', 0x16, 40, true)
         );
-        assert_eq!(Command::new(Command::READ | Command::WRITE, b'K', 0x16, 40), alloc);
+        assert_eq!(
+            Command::new(Command::READ | Command::WRITE, b'K', 0x16, 40),
+            alloc
+        );
         assert!(!Command(0x4008_4b17).returns());
     }
 
@@ -86,7 +89,13 @@ mod tests {
         let mut bytes = [0xff_u8; 8];
         let version: kfd::GetVersion = load(&bytes[..4]);
         assert_eq!((version.major, version.minor), (u32::MAX, 0));
-        store(&kfd::GetVersion { major: 1, minor: 17 }, &mut bytes[..4]);
+        store(
+            &kfd::GetVersion {
+                major: 1,
+                minor: 17,
+            },
+            &mut bytes[..4],
+        );
         assert_eq!(bytes, [1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
     }
 

@@ -69,7 +69,11 @@ pub fn install() -> io::Result<RawFd> {
             &raw const program,
         )
     };
-    if listener < 0 { Err(io::Error::last_os_error()) } else { Ok(listener as RawFd) }
+    if listener < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(listener as RawFd)
+    }
 }
 
 #[cfg(test)]
@@ -94,7 +98,11 @@ mod tests {
                 }
                 AND => accumulator &= step.k,
                 IF_EQUAL => {
-                    at += usize::from(if accumulator == step.k { step.jt } else { step.jf });
+                    at += usize::from(if accumulator == step.k {
+                        step.jt
+                    } else {
+                        step.jf
+                    });
                 }
                 RETURN => return step.k,
                 other => panic!("step {other:#x}"),
@@ -110,9 +118,18 @@ mod tests {
             assert_eq!(result, libc::SECCOMP_RET_USER_NOTIF, "{command:#x}");
         }
         for command in [0xc028_4b16, 0xc00c_642e, 0, 0x2424] {
-            assert_eq!(run(AUDIT_ARCH_X86_64, ioctl, command), libc::SECCOMP_RET_ALLOW);
+            assert_eq!(
+                run(AUDIT_ARCH_X86_64, ioctl, command),
+                libc::SECCOMP_RET_ALLOW
+            );
         }
-        assert_eq!(run(AUDIT_ARCH_X86_64, libc::SYS_read, 0xc010_4b24), libc::SECCOMP_RET_ALLOW);
-        assert_eq!(run(0x4000_0003, ioctl, 0xc010_4b24), libc::SECCOMP_RET_ALLOW);
+        assert_eq!(
+            run(AUDIT_ARCH_X86_64, libc::SYS_read, 0xc010_4b24),
+            libc::SECCOMP_RET_ALLOW
+        );
+        assert_eq!(
+            run(0x4000_0003, ioctl, 0xc010_4b24),
+            libc::SECCOMP_RET_ALLOW
+        );
     }
 }

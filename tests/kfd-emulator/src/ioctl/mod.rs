@@ -96,10 +96,7 @@ pub enum Outcome {
 
 /// Runs a function on the argument of an ioctl, whatever size the caller's version of it has.
 /// The argument goes back also with an error, as some callers want it.
-fn with<T: Argument>(
-    bytes: &mut [u8],
-    run: impl FnOnce(&mut T) -> Result<(), Errno>,
-) -> Outcome {
+fn with<T: Argument>(bytes: &mut [u8], run: impl FnOnce(&mut T) -> Result<(), Errno>) -> Outcome {
     let mut argument: T = load(bytes);
     let result = run(&mut argument);
     store(&argument, bytes);
@@ -135,14 +132,26 @@ pub fn run(
                 Some(process) if process.opener.pid == caller.pid() => {}
                 _ => return Outcome::Done(Err(Errno::EBADF)),
             }
-            let mut call = kfd::Call { driver, caller, key, fields };
+            let mut call = kfd::Call {
+                driver,
+                caller,
+                key,
+                fields,
+            };
             if command.number() == crate::abi::kfd::number::WAIT_EVENTS {
                 return call.wait_events(load(argument), Instant::now(), client);
             }
             call.run(command.number(), argument)
         }
         Some(&FileKind::Render { gpu_id, .. }) if command.kind() == crate::abi::drm::TYPE => {
-            drm::Call { driver, caller, file, gpu_id, fields }.run(command.number(), argument)
+            drm::Call {
+                driver,
+                caller,
+                file,
+                gpu_id,
+                fields,
+            }
+            .run(command.number(), argument)
         }
         Some(_) => Outcome::Done(Err(Errno::ENOTTY)),
         None => Outcome::Done(Err(Errno::EBADF)),
@@ -172,7 +181,11 @@ pub(crate) mod testing {
 
     impl FakeCaller {
         pub(crate) fn new(pid: u32) -> Self {
-            Self { pid, memory: RefCell::default(), descriptors: BTreeMap::new() }
+            Self {
+                pid,
+                memory: RefCell::default(),
+                descriptors: BTreeMap::new(),
+            }
         }
 
         /// Puts values at an address.
@@ -215,7 +228,10 @@ pub(crate) mod testing {
         }
 
         fn descriptor(&self, fd: u32) -> Descriptor {
-            self.descriptors.get(&fd).copied().unwrap_or(Descriptor::Closed)
+            self.descriptors
+                .get(&fd)
+                .copied()
+                .unwrap_or(Descriptor::Closed)
         }
     }
 
@@ -239,16 +255,30 @@ pub(crate) mod testing {
         /// A process with its VM on every GPU.
         pub(crate) fn with(profile: &str, gpus: usize) -> Self {
             let (mut driver, _) = driver_of(profile, gpus);
-            let kfd = driver.open_kfd(Opener { pid: PID, start_time: 1 });
+            let kfd = driver.open_kfd(Opener {
+                pid: PID,
+                start_time: 1,
+            });
             let gpu_id = driver.devices[0].gpu.gpu_id;
             let render = driver.open_render(gpu_id, PID);
-            let mut bench =
-                Self { driver, caller: FakeCaller::new(PID), kfd, render, gpu_id };
+            let mut bench = Self {
+                driver,
+                caller: FakeCaller::new(PID),
+                kfd,
+                render,
+                gpu_id,
+            };
             for index in 0..gpus {
                 let gpu = &bench.driver.devices[index].gpu;
                 let (gpu_id, minor) = (gpu.gpu_id, gpu.render_minor);
-                bench.caller.descriptors.insert(minor, Descriptor::Render(minor));
-                let mut acquire = crate::abi::kfd::AcquireVm { drm_fd: minor, gpu_id };
+                bench
+                    .caller
+                    .descriptors
+                    .insert(minor, Descriptor::Render(minor));
+                let mut acquire = crate::abi::kfd::AcquireVm {
+                    drm_fd: minor,
+                    gpu_id,
+                };
                 bench.kfd(0x15, &mut acquire).unwrap();
             }
             bench
@@ -285,12 +315,20 @@ pub(crate) mod testing {
         }
 
         /// An ioctl on `/dev/kfd`.
-        pub(crate) fn kfd<T: Argument>(&mut self, number: u8, argument: &mut T) -> Result<(), Errno> {
+        pub(crate) fn kfd<T: Argument>(
+            &mut self,
+            number: u8,
+            argument: &mut T,
+        ) -> Result<(), Errno> {
             self.ioctl(self.kfd, b'K', number, argument)
         }
 
         /// An ioctl on the first render node.
-        pub(crate) fn drm<T: Argument>(&mut self, number: u8, argument: &mut T) -> Result<(), Errno> {
+        pub(crate) fn drm<T: Argument>(
+            &mut self,
+            number: u8,
+            argument: &mut T,
+        ) -> Result<(), Errno> {
             self.ioctl(self.render, b'd', number, argument)
         }
     }
@@ -308,8 +346,14 @@ pub(crate) mod testing {
     fn commands_of_another_type_are_not_for_this_file() {
         let mut bench = Bench::new();
         let mut version = crate::abi::kfd::GetVersion::default();
-        assert_eq!(bench.ioctl(bench.kfd, b'd', 0, &mut version), Err(Errno::ENOTTY));
-        assert_eq!(bench.ioctl(FileId(999), b'K', 1, &mut version), Err(Errno::EBADF));
+        assert_eq!(
+            bench.ioctl(bench.kfd, b'd', 0, &mut version),
+            Err(Errno::ENOTTY)
+        );
+        assert_eq!(
+            bench.ioctl(FileId(999), b'K', 1, &mut version),
+            Err(Errno::EBADF)
+        );
     }
 
     #[test]

@@ -82,10 +82,17 @@ impl Config {
 /// # Errors
 /// Tells what was read, and what would be understood.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let unit = unit.trim_start().trim_end_matches('B').trim_end_matches('i');
-    let shift = ["", "K", "M", "G", "T"].iter().position(|known| *known == unit);
+    let unit = unit
+        .trim_start()
+        .trim_end_matches('B')
+        .trim_end_matches('i');
+    let shift = ["", "K", "M", "G", "T"]
+        .iter()
+        .position(|known| *known == unit);
     let parsed: Option<u64> = number.parse().ok();
     parsed
         .zip(shift)
@@ -126,13 +133,20 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in
-            [("4096", 4096), ("4GiB", 4 << 30), ("512M", 512 << 20), ("16 KiB", 16 << 10), ("1TB", 1 << 40)]
-        {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("4GiB", 4 << 30),
+            ("512M", 512 << 20),
+            ("16 KiB", 16 << 10),
+            ("1TB", 1 << 40),
+        ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for text in ["", "GiB", "1.5GiB", "-1", "4GX", "99999999999T", "4 5"] {
-            assert!(parse_size(text).is_err_and(|e| e.contains("4GiB")), "{text}");
+            assert!(
+                parse_size(text).is_err_and(|e| e.contains("4GiB")),
+                "{text}"
+            );
         }
     }
 }

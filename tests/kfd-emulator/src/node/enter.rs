@@ -16,7 +16,9 @@ use super::{CACHE_DIRECTORY, INJECT_SOCKET, NODE_DIRECTORY, PROGRAM_DIRECTORY};
 pub(super) fn prepare(command: &mut Command, namespace: Arc<OwnedFd>, inject: Inject) {
     let inside = Path::new(NODE_DIRECTORY);
     let mut path = vec![inside.join(PROGRAM_DIRECTORY)];
-    path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    path.extend(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    ));
     // A PATH that cannot be joined could not be split either.
     let path = std::env::join_paths(path).unwrap_or_else(|_| OsString::from("/bin:/usr/bin"));
     command.env("PATH", path);
@@ -81,7 +83,11 @@ fn install_filter(socket: &Address) -> io::Result<()> {
     let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: the address is a whole sockaddr_un, and `length` is its size.
     check(unsafe {
-        libc::connect(stream.as_raw_fd(), (&raw const socket.address).cast(), length)
+        libc::connect(
+            stream.as_raw_fd(),
+            (&raw const socket.address).cast(),
+            length,
+        )
     })?;
     // SAFETY: as above: a new descriptor.
     let listener = unsafe { OwnedFd::from_raw_fd(filter::install()?) };
@@ -97,7 +103,10 @@ fn send_descriptor(stream: RawFd, descriptor: RawFd) -> io::Result<()> {
 
     let mut space = Space([0; 32]);
     let mut byte = [0_u8];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let mut part = libc::iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
     // SAFETY: all zeros is a valid msghdr: no name, no parts, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
@@ -111,7 +120,9 @@ fn send_descriptor(stream: RawFd, descriptor: RawFd) -> io::Result<()> {
         (*header).cmsg_level = libc::SOL_SOCKET;
         (*header).cmsg_type = libc::SCM_RIGHTS;
         (*header).cmsg_len = libc::CMSG_LEN(DATA) as usize;
-        libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(descriptor);
+        libc::CMSG_DATA(header)
+            .cast::<RawFd>()
+            .write_unaligned(descriptor);
     }
     // SAFETY: everything that `message` points to lives until the call returns.
     let sent = unsafe { libc::sendmsg(stream, &raw const message, libc::MSG_NOSIGNAL) };
@@ -119,5 +130,9 @@ fn send_descriptor(stream: RawFd, descriptor: RawFd) -> io::Result<()> {
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }

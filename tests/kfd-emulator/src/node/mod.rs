@@ -68,7 +68,9 @@ pub fn missing() -> Option<String> {
         return Some("emulated nodes need root (mount namespaces, FUSE passthrough)".to_owned());
     }
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-        return Some(format!("emulated nodes need /dev/fuse: {error} (try `modprobe fuse`)"));
+        return Some(format!(
+            "emulated nodes need /dev/fuse: {error} (try `modprobe fuse`)"
+        ));
     }
     None
 }
@@ -177,14 +179,20 @@ impl Builder {
                 return Err(error).context(format!("cannot open {path}"));
             }
         };
-        Ok(Node { server, namespace, inject: self.config.inject })
+        Ok(Node {
+            server,
+            namespace,
+            inject: self.config.inject,
+        })
     }
 }
 
 fn read_answer(server: &mut Child) -> anyhow::Result<Ready> {
     let output = server.stdout.take().context("the server has no output")?;
     let mut line = String::new();
-    BufReader::new(output).read_line(&mut line).context("cannot read the server's output")?;
+    BufReader::new(output)
+        .read_line(&mut line)
+        .context("cannot read the server's output")?;
     if line.is_empty() {
         bail!("its server ended before it was ready");
     }
@@ -281,13 +289,22 @@ mod tests {
 
     #[test]
     fn a_program_that_is_missing_is_told_with_the_places() {
-        let error = Node::builder().binary("/nowhere/kfd-emulator").start().unwrap_err();
-        assert!(format!("{error:#}").contains("/nowhere/kfd-emulator"), "{error:#}");
+        let error = Node::builder()
+            .binary("/nowhere/kfd-emulator")
+            .start()
+            .unwrap_err();
+        assert!(
+            format!("{error:#}").contains("/nowhere/kfd-emulator"),
+            "{error:#}"
+        );
     }
 
     #[test]
     fn a_server_that_says_nothing() {
         let error = Node::builder().binary("/bin/true").start().unwrap_err();
-        assert!(format!("{error:#}").contains("ended before it was ready"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("ended before it was ready"),
+            "{error:#}"
+        );
     }
 }

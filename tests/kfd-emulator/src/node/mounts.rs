@@ -5,7 +5,7 @@
 //! made on the host's file systems either: the directories that mounts need are in a tmpfs that is
 //! put over `/dev/shm` first and disappears under the node's own `/dev`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ use super::{CACHE_DIRECTORY, NODE_DIRECTORY, PROGRAM_DIRECTORY};
 use crate::server::caller::DMABUF_DIRECTORY;
 
 /// What `rocminfo` runs to see whether the driver is loaded.
-const LSMOD: &str = "#!/bin/sh\necho 'Module                  Size  Used by'\necho 'amdgpu 9990144 0'\n";
+const LSMOD: &str =
+    "#!/bin/sh\necho 'Module                  Size  Used by'\necho 'amdgpu 9990144 0'\n";
 
 /// The tmpfs with the directories that mounts need, reached through a descriptor: other mounts
 /// cover its path.
@@ -31,13 +32,16 @@ pub(super) struct Scaffold {
 impl Scaffold {
     /// Enters a new mount namespace and puts the scaffold up.
     pub(super) fn raise() -> Result<Self> {
-        unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace (are you root?)")?;
+        unshare(CloneFlags::CLONE_NEWNS)
+            .context("cannot make a mount namespace (are you root?)")?;
         let everywhere = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(None::<&str>, "/", None::<&str>, everywhere, None::<&str>)
             .context("cannot make the mounts private")?;
         let at = Path::new("/dev/shm");
         new_tmpfs(at)?;
-        let scaffold = Self { root: open_path(at)? };
+        let scaffold = Self {
+            root: open_path(at)?,
+        };
         for directory in ["fuse", "run", "dev/dri", "dev/shm", "sys", "etc"] {
             fs::create_dir_all(scaffold.path(directory))
                 .with_context(|| format!("cannot make {directory} in the scaffold"))?;
@@ -74,7 +78,10 @@ impl Scaffold {
         for directory in [PROGRAM_DIRECTORY, CACHE_DIRECTORY, DMABUF_DIRECTORY] {
             fs::create_dir_all(run.join(directory))?;
         }
-        fs::set_permissions(run.join(CACHE_DIRECTORY), fs::Permissions::from_mode(0o1777))?;
+        fs::set_permissions(
+            run.join(CACHE_DIRECTORY),
+            fs::Permissions::from_mode(0o1777),
+        )?;
         let lsmod = run.join(PROGRAM_DIRECTORY).join("lsmod");
         fs::write(&lsmod, LSMOD)?;
         fs::set_permissions(&lsmod, fs::Permissions::from_mode(0o755))?;
@@ -101,7 +108,10 @@ impl Scaffold {
         let run = self.run();
         overlay(&lower, Path::new("/dev"), &[Path::new("/dev/shm")])?;
         for device in devices {
-            bind(&fuse.join("dev").join(&device), &Path::new("/dev").join(&device))?;
+            bind(
+                &fuse.join("dev").join(&device),
+                &Path::new("/dev").join(&device),
+            )?;
         }
         bind(&run, own)?;
         for own_file in [DMABUF_DIRECTORY, super::MARK_FILE] {
@@ -121,7 +131,10 @@ impl Scaffold {
             bind(&tree.join(&directory), &Path::new("/sys").join(&directory))?;
         }
         let cgroups = Path::new("/sys/fs/cgroup");
-        if mount_points(Path::new("/sys/fs"))?.iter().any(|point| point == cgroups) {
+        if mount_points(Path::new("/sys/fs"))?
+            .iter()
+            .any(|point| point == cgroups)
+        {
             let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
             mount(None::<&str>, cgroups, None::<&str>, flags, None::<&str>)
                 .context("cannot make the cgroup root read-only")?;
@@ -141,14 +154,21 @@ impl Scaffold {
             Err(error) => return Err(error).context("cannot read /etc/ld.so.preload"),
         };
         let own = Path::new(NODE_DIRECTORY).join(name);
-        fs::write(self.path("etc/ld.so.preload"), format!("{}\n{before}", own.display()))?;
+        fs::write(
+            self.path("etc/ld.so.preload"),
+            format!("{}\n{before}", own.display()),
+        )?;
         overlay(&self.path("etc"), Path::new("/etc"), &[])
     }
 }
 
 /// Directories of `/sys` that the node replaces as a whole, though the host may have them too.
-const REPLACED: [&str; 4] =
-    ["devices/virtual/kfd", "class/kfd", "class/drm", "module/amdgpu"];
+const REPLACED: [&str; 4] = [
+    "devices/virtual/kfd",
+    "class/kfd",
+    "class/drm",
+    "module/amdgpu",
+];
 
 /// Makes in the overlay's lower layer what `/sys` lacks, and lists what is to be bound over it:
 /// the directories above, each PCI device, and links as they are.
@@ -173,9 +193,11 @@ fn plan_sys(tree: &Path, lower: &Path, at: &Path, binds: &mut Vec<PathBuf>) -> R
 }
 
 fn names(directory: &Path) -> Result<Vec<String>> {
-    let entries = fs::read_dir(directory)
-        .with_context(|| format!("cannot list {}", directory.display()))?;
-    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
+    entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect()
 }
 
 /// Tells overlayfs not to look below a directory of a lower layer.
@@ -184,7 +206,13 @@ fn hide_lower(directory: &Path) -> Result<()> {
     let (name, value) = (c"trusted.overlay.opaque", b"y");
     // SAFETY: two strings that end with a zero, and a value with its length.
     let result = unsafe {
-        libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+        libc::setxattr(
+            path.as_ptr(),
+            name.as_ptr(),
+            value.as_ptr().cast(),
+            value.len(),
+            0,
+        )
     };
     nix::errno::Errno::result(result)
         .map(|_| ())
@@ -201,25 +229,39 @@ fn overlay(lower: &Path, target: &Path, without: &[&Path]) -> Result<()> {
         }
     }
     let options = format!("lowerdir={}:{}", lower.display(), target.display());
-    mount(Some("kfd-emulator"), target, Some("overlay"), MsFlags::empty(), Some(&*options))
-        .with_context(|| format!("cannot put an overlay over {}", target.display()))?;
+    mount(
+        Some("kfd-emulator"),
+        target,
+        Some("overlay"),
+        MsFlags::empty(),
+        Some(&*options),
+    )
+    .with_context(|| format!("cannot put an overlay over {}", target.display()))?;
     for (source, point) in kept {
-        bind(Path::new(&format!("/proc/self/fd/{}", source.as_raw_fd())), &point)?;
+        bind(
+            Path::new(&format!("/proc/self/fd/{}", source.as_raw_fd())),
+            &point,
+        )?;
     }
     Ok(())
 }
 
 fn bind(source: &Path, target: &Path) -> Result<()> {
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-    mount(Some(source), target, None::<&str>, flags, None::<&str>).with_context(|| {
-        format!("cannot bind {} to {}", source.display(), target.display())
-    })
+    mount(Some(source), target, None::<&str>, flags, None::<&str>)
+        .with_context(|| format!("cannot bind {} to {}", source.display(), target.display()))
 }
 
 fn new_tmpfs(target: &Path) -> Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("kfd-emulator"), target, Some("tmpfs"), flags, Some("mode=1777"))
-        .with_context(|| format!("cannot mount a tmpfs at {}", target.display()))
+    mount(
+        Some("kfd-emulator"),
+        target,
+        Some("tmpfs"),
+        flags,
+        Some("mode=1777"),
+    )
+    .with_context(|| format!("cannot mount a tmpfs at {}", target.display()))
 }
 
 fn open_path(path: &Path) -> Result<OwnedFd> {
@@ -243,20 +285,25 @@ fn uppermost(mountinfo: &str, below: &Path) -> Vec<PathBuf> {
     points.sort();
     points.dedup();
     let all = points.clone();
-    points.retain(|point| !all.iter().any(|other| point != other && point.starts_with(other)));
+    points.retain(|point| {
+        !all.iter()
+            .any(|other| point != other && point.starts_with(other))
+    });
     points
 }
 
 /// The kernel writes space, tab, newline and backslash of a path as `\` and three octal digits.
 fn unescape(text: &str) -> String {
-    [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", r"\")]
-        .iter()
-        .fold(text.to_owned(), |text, (code, meaning)| text.replace(code, meaning))
-}
-
-/// Whether a path leads to a mount of the emulator: what a left-over would look like.
-pub(super) fn is_mounted(path: &Path) -> bool {
-    File::open(path).is_ok()
+    [
+        (r"\040", " "),
+        (r"\011", "\t"),
+        (r"\012", "\n"),
+        (r"\134", r"\"),
+    ]
+    .iter()
+    .fold(text.to_owned(), |text, (code, meaning)| {
+        text.replace(code, meaning)
+    })
 }
 
 #[cfg(test)]
@@ -266,10 +313,18 @@ mod tests {
     #[test]
     fn the_uppermost_mounts_below() {
         let line = |point: &str| format!("36 35 98:0 / {point} rw - tmpfs x rw\n");
-        let text: String = ["/", "/dev", "/dev/pts", "/dev/pts", "/dev/shm/a\\040b", "/dev/pts/x", "/devices"]
-            .into_iter()
-            .map(line)
-            .collect();
+        let text: String = [
+            "/",
+            "/dev",
+            "/dev/pts",
+            "/dev/pts",
+            "/dev/shm/a\\040b",
+            "/dev/pts/x",
+            "/devices",
+        ]
+        .into_iter()
+        .map(line)
+        .collect();
         let found = uppermost(&text, Path::new("/dev"));
         assert_eq!(found, [Path::new("/dev/pts"), Path::new("/dev/shm/a b")]);
     }

@@ -71,7 +71,10 @@ fn start(config: &Config) -> Result<Arc<Shared>> {
         dkms_ipc: config.dkms_ipc,
         preload: config.inject == Inject::Preload,
     };
-    let mut tree = TreeOptions { large_bar: !config.small_bar, ..TreeOptions::default() };
+    let mut tree = TreeOptions {
+        large_bar: !config.small_bar,
+        ..TreeOptions::default()
+    };
     if let Ok(cores) = std::thread::available_parallelism() {
         tree.cpu_cores = u32::try_from(cores.get()).unwrap_or(u32::MAX);
     }
@@ -93,22 +96,26 @@ fn start(config: &Config) -> Result<Arc<Shared>> {
     spawn("control", move || control::run(&controlled, &listener))?;
     if config.inject == Inject::Seccomp {
         let listener = listen(&run.join(INJECT_SOCKET))?;
-        let injector =
-            Injector { shared: Arc::clone(&shared), dmabufs: run.join(DMABUF_DIRECTORY) };
+        let injector = Injector {
+            shared: Arc::clone(&shared),
+            dmabufs: run.join(DMABUF_DIRECTORY),
+        };
         spawn("inject", move || Arc::new(injector).run(&listener))?;
     }
     Ok(shared)
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)?;
     Ok(())
 }
 
 /// A socket that every user of the node can use.
 fn listen(path: &Path) -> Result<UnixListener> {
-    let listener = UnixListener::bind(path)
-        .with_context(|| format!("cannot listen at {}", path.display()))?;
+    let listener =
+        UnixListener::bind(path).with_context(|| format!("cannot listen at {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
     Ok(listener)
 }
@@ -141,7 +148,10 @@ fn end_programs(shared: &Shared) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    eprintln!("kfd-emulator: programs of the node survived SIGKILL: {:?}", programs(shared));
+    eprintln!(
+        "kfd-emulator: programs of the node survived SIGKILL: {:?}",
+        programs(shared)
+    );
 }
 
 /// The processes in this mount namespace, and those that have `/dev/kfd` open from a namespace of

@@ -43,7 +43,10 @@ impl RemoteCaller {
 /// `EFAULT` when not all of it is there.
 pub fn read_memory(id: u32, address: u64, buffer: &mut [u8]) -> Result<(), Errno> {
     let wanted = buffer.len();
-    let remote = [RemoteIoVec { base: place(address)?, len: wanted }];
+    let remote = [RemoteIoVec {
+        base: place(address)?,
+        len: wanted,
+    }];
     let pid = Pid::from_raw(id as i32);
     match process_vm_readv(pid, &mut [IoSliceMut::new(buffer)], &remote) {
         Ok(count) if count == wanted => Ok(()),
@@ -56,7 +59,10 @@ pub fn read_memory(id: u32, address: u64, buffer: &mut [u8]) -> Result<(), Errno
 /// # Errors
 /// `EFAULT` when not all of it is there and writable.
 pub fn write_memory(id: u32, address: u64, bytes: &[u8]) -> Result<(), Errno> {
-    let remote = [RemoteIoVec { base: place(address)?, len: bytes.len() }];
+    let remote = [RemoteIoVec {
+        base: place(address)?,
+        len: bytes.len(),
+    }];
     let pid = Pid::from_raw(id as i32);
     match process_vm_writev(pid, &[IoSlice::new(bytes)], &remote) {
         Ok(count) if count == bytes.len() => Ok(()),
@@ -86,19 +92,25 @@ impl Caller for RemoteCaller {
     }
 
     fn descriptor(&self, fd: u32) -> Descriptor {
-        self.link(u64::from(fd)).map_or(Descriptor::Closed, |link| classify(&link))
+        self.link(u64::from(fd))
+            .map_or(Descriptor::Closed, |link| classify(&link))
     }
 }
 
 /// What a descriptor is, by the path that it was opened by.
 pub fn classify(link: &str) -> Descriptor {
-    let Some((directory, name)) = link.rsplit_once('/') else { return Descriptor::Other };
+    let Some((directory, name)) = link.rsplit_once('/') else {
+        return Descriptor::Other;
+    };
     if directory.ends_with(DMABUF_DIRECTORY)
         && let Ok(block) = name.parse()
     {
         return Descriptor::Dmabuf(BlockId(block));
     }
-    match name.strip_prefix("renderD").and_then(|minor| minor.parse().ok()) {
+    match name
+        .strip_prefix("renderD")
+        .and_then(|minor| minor.parse().ok())
+    {
         Some(minor) => Descriptor::Render(minor),
         None => Descriptor::Other,
     }
@@ -111,8 +123,17 @@ mod tests {
     #[test]
     fn descriptors_by_their_path() {
         assert_eq!(classify("/dev/dri/renderD129"), Descriptor::Render(129));
-        assert_eq!(classify("/dev/kfd-emulator/dmabuf/17"), Descriptor::Dmabuf(BlockId(17)));
-        for other in ["/dev/kfd", "pipe:[3]", "/dmabuf/x", "anon_inode:[eventpoll]", ""] {
+        assert_eq!(
+            classify("/dev/kfd-emulator/dmabuf/17"),
+            Descriptor::Dmabuf(BlockId(17))
+        );
+        for other in [
+            "/dev/kfd",
+            "pipe:[3]",
+            "/dmabuf/x",
+            "anon_inode:[eventpoll]",
+            "",
+        ] {
             assert_eq!(classify(other), Descriptor::Other, "{other}");
         }
     }

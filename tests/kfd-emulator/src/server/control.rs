@@ -101,8 +101,7 @@ mod tests {
     fn serve(name: &str) -> (Arc<Shared>, Control) {
         let memory = Arc::new(MemoryFile::create().unwrap());
         let shared = Shared::new(driver().0, memory, Trace::default());
-        let path =
-            std::env::temp_dir().join(format!("kfd-control-{name}-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("kfd-control-{name}-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let served = Arc::clone(&shared);
         std::thread::spawn(move || run(&served, &listener));
@@ -114,13 +113,31 @@ mod tests {
         let (shared, control) = serve("orders");
         control.set_vram(0, 4096).unwrap();
         assert_eq!(shared.driver().devices[0].vram_limit, 4096);
-        assert!(control.set_vram(1, 4096).unwrap_err().to_string().contains("the node has 1"));
-        control.fail_allocs(control::FailAllocs::nth_vram(3).times(2)).unwrap();
-        let expected = FailAllocs { skip: 2, count: 2, errno: Errno::ENOMEM, vram_only: true };
+        assert!(
+            control
+                .set_vram(1, 4096)
+                .unwrap_err()
+                .to_string()
+                .contains("the node has 1")
+        );
+        control
+            .fail_allocs(control::FailAllocs::nth_vram(3).times(2))
+            .unwrap();
+        let expected = FailAllocs {
+            skip: 2,
+            count: 2,
+            errno: Errno::ENOMEM,
+            vram_only: true,
+        };
         assert_eq!(shared.driver().fail_allocs, Some(expected));
-        control.fail_allocs(control::FailAllocs::nth_vram(0)).unwrap();
+        control
+            .fail_allocs(control::FailAllocs::nth_vram(0))
+            .unwrap();
         assert_eq!(shared.driver().fail_allocs, None);
-        let wrong = control::FailAllocs { errno: 99_999, ..control::FailAllocs::nth_vram(1) };
+        let wrong = control::FailAllocs {
+            errno: 99_999,
+            ..control::FailAllocs::nth_vram(1)
+        };
         assert!(control.fail_allocs(wrong).is_err());
         assert_eq!(control.state().unwrap().gpus[0].vram_bytes, 4096);
     }
@@ -130,14 +147,21 @@ mod tests {
         let (_shared, control) = serve("marks");
         control.mark("here").unwrap();
         let dump = control.trace(true).unwrap();
-        assert_eq!((dump.entries[0].device.as_str(), dump.entries[0].name.as_str()), (MARK, "here"));
+        assert_eq!(
+            (
+                dump.entries[0].device.as_str(),
+                dump.entries[0].name.as_str()
+            ),
+            (MARK, "here")
+        );
         assert!(control.trace(false).unwrap().entries.is_empty());
     }
 
     #[test]
     fn nonsense_is_answered() {
         let (_shared, control) = serve("nonsense");
-        let path = std::env::temp_dir().join(format!("kfd-control-nonsense-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("kfd-control-nonsense-{}", std::process::id()));
         let mut stream = UnixStream::connect(path).unwrap();
         stream.write_all(b"hello\n").unwrap();
         let mut line = String::new();

@@ -26,7 +26,7 @@ use super::procfs;
 use super::shared::Shared;
 
 /// Name of the file whose lines become entries of the trace.
-pub const MARK: &str = "mark";
+pub(super) const MARK: &str = "mark";
 
 /// How long the kernel may remember what does not change.
 const STABLE: Duration = Duration::from_secs(1);
@@ -85,7 +85,12 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn new(shared: Arc<Shared>, tree: Tree) -> Self {
-        Self { shared, tree, process_paths: Mutex::default(), backing: Mutex::default() }
+        Self {
+            shared,
+            tree,
+            process_paths: Mutex::default(),
+            backing: Mutex::default(),
+        }
     }
 
     fn node(&self, ino: u64) -> Option<Node<'_>> {
@@ -94,7 +99,10 @@ impl Files {
             DMABUF_DIRECTORY_INODE => Node::DmabufDirectory,
             _ if ino & DMABUF_INODES != 0 => Node::Dmabuf(BlockId(ino & !DMABUF_INODES)),
             _ if ino & PROCESS_INODES != 0 => {
-                let paths = self.process_paths.lock().unwrap_or_else(PoisonError::into_inner);
+                let paths = self
+                    .process_paths
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 Node::Process(paths.paths.get(&ino)?.clone())
             }
             _ => match self.tree.node(ino)? {
@@ -111,11 +119,15 @@ impl Files {
 
     /// The number of a path below the process directory.
     fn process_ino(&self, path: Vec<String>) -> u64 {
-        let mut paths = self.process_paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paths = self
+            .process_paths
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if paths.paths.len() > MANY_PATHS {
             let driver = self.shared.driver();
             let is_alive = |pid: &String| {
-                pid.parse().is_ok_and(|pid| driver.process_of_pid(pid).is_some())
+                pid.parse()
+                    .is_ok_and(|pid| driver.process_of_pid(pid).is_some())
             };
             paths.retain(|path| path.first().is_some_and(is_alive));
         }
@@ -130,7 +142,10 @@ impl Files {
                 Some(self.process_ino(path))
             }
             Node::DmabufDirectory => {
-                let id = name.parse().ok().filter(|id| id & !(DMABUF_INODES - 1) == 0)?;
+                let id = name
+                    .parse()
+                    .ok()
+                    .filter(|id| id & !(DMABUF_INODES - 1) == 0)?;
                 self.shared.driver().blocks.get(BlockId(id))?;
                 Some(DMABUF_INODES | id)
             }
@@ -194,7 +209,9 @@ impl Files {
             Node::Tree(Entry::Dynamic(dynamic)) => {
                 let driver = self.shared.driver();
                 let used = driver.device(dynamic.gpu_id()).map_or(0, |d| d.vram_used);
-                Ok(dynamic.text(used, driver.is_busy(dynamic.gpu_id())).into_bytes())
+                Ok(dynamic
+                    .text(used, driver.is_busy(dynamic.gpu_id()))
+                    .into_bytes())
             }
             // A file that was opened before its process ended answers as kernfs does.
             Node::Process(path) => match self.process_entry(&path) {
@@ -230,8 +247,11 @@ impl Files {
                 let entry = |(name, is_directory): (String, bool)| {
                     let mut path = path.clone();
                     path.push(name.clone());
-                    let kind =
-                        if is_directory { FileType::Directory } else { FileType::RegularFile };
+                    let kind = if is_directory {
+                        FileType::Directory
+                    } else {
+                        FileType::RegularFile
+                    };
                     (self.process_ino(path), kind, name)
                 };
                 Some(names.into_iter().map(entry).collect())
@@ -255,12 +275,17 @@ impl Files {
             }
             known.clone()
         };
-        let Some(backing) = backing else { return reply.error(Errno::ENODEV) };
+        let Some(backing) = backing else {
+            return reply.error(Errno::ENODEV);
+        };
         let pid = procfs::thread_group(tid);
         let mut driver = self.shared.driver();
         let (file, name) = match device {
             Device::Kfd => {
-                let opener = Opener { pid, start_time: procfs::start_time(pid) };
+                let opener = Opener {
+                    pid,
+                    start_time: procfs::start_time(pid),
+                };
                 (driver.open_kfd(opener), "kfd".to_owned())
             }
             Device::Render { gpu_id } => {
@@ -293,7 +318,9 @@ impl Filesystem for Files {
         config
             .add_capabilities(InitFlags::FUSE_PASSTHROUGH)
             .map_err(|_| refused("FUSE passthrough; it needs Linux 6.9 and root"))?;
-        config.set_max_stack_depth(1).map_err(|_| refused("a FUSE stack depth of 1"))?;
+        config
+            .set_max_stack_depth(1)
+            .map_err(|_| refused("a FUSE stack depth of 1"))?;
         Ok(())
     }
 
@@ -305,13 +332,7 @@ impl Filesystem for Files {
         }
     }
 
-    fn getattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _handle: Option<FileHandle>,
-        reply: ReplyAttr,
-    ) {
+    fn getattr(&self, _req: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         match self.attributes(ino.0) {
             Some((ttl, attributes)) => reply.attr(&ttl, &attributes),
             None => reply.error(Errno::ENOENT),
@@ -400,7 +421,9 @@ impl Filesystem for Files {
     ) {
         match self.text(ino.0) {
             Ok(bytes) => {
-                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let from = usize::try_from(offset)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
                 let to = from.saturating_add(size as usize).min(bytes.len());
                 reply.data(bytes.get(from..to).unwrap_or_default());
             }
@@ -424,7 +447,10 @@ impl Filesystem for Files {
             return reply.error(Errno::EPERM);
         }
         let pid = procfs::thread_group(req.pid());
-        for line in String::from_utf8_lossy(data).lines().filter(|line| !line.is_empty()) {
+        for line in String::from_utf8_lossy(data)
+            .lines()
+            .filter(|line| !line.is_empty())
+        {
             self.note(pid, req.pid(), MARK, line);
         }
         reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX));
@@ -438,7 +464,9 @@ impl Filesystem for Files {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let Some(entries) = self.list(ino.0) else { return reply.error(Errno::ENOTDIR) };
+        let Some(entries) = self.list(ino.0) else {
+            return reply.error(Errno::ENOTDIR);
+        };
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for (place, (ino, kind, name)) in (1..).zip(entries).skip(from) {
             if reply.add(INodeNo(ino), place, kind, name) {
@@ -464,14 +492,16 @@ impl Filesystem for Files {
         argument.resize(command.size(), 0);
 
         let mut driver = self.shared.driver();
-        let Some(open) = driver.file(file) else { return reply.error(Errno::ENOTTY) };
+        let Some(open) = driver.file(file) else {
+            return reply.error(Errno::ENOTTY);
+        };
         let (opener, name) = (open.pid, ioctl::name(&open.kind, command));
         let device = match open.kind {
             FileKind::Kfd(_) => "kfd".to_owned(),
             FileKind::Dmabuf(_) => DMABUF_DIRECTORY.to_owned(),
-            FileKind::Render { gpu_id, .. } => {
-                driver.device(gpu_id).map_or_else(String::new, |d| format!("renderD{}", d.gpu.render_minor))
-            }
+            FileKind::Render { gpu_id, .. } => driver
+                .device(gpu_id)
+                .map_or_else(String::new, |d| format!("renderD{}", d.gpu.render_minor)),
         };
         drop(driver);
         let caller = RemoteCaller::new(req.pid(), Some(opener));
@@ -489,8 +519,14 @@ impl Filesystem for Files {
         let mut fields = Fields::default();
         let mut unanswered = Some(reply);
         driver = self.shared.driver();
-        let outcome =
-            ioctl::run(&mut driver, &caller, file, command, &mut argument, &mut fields, || {
+        let outcome = ioctl::run(
+            &mut driver,
+            &caller,
+            file,
+            command,
+            &mut argument,
+            &mut fields,
+            || {
                 Box::new(BlockedThread {
                     shared: Arc::clone(&self.shared),
                     reply: unanswered.take(),
@@ -498,7 +534,8 @@ impl Filesystem for Files {
                     events_pointer: crate::abi::load::<WaitEvents>(in_data).events_pointer,
                     command,
                 })
-            });
+            },
+        );
         self.shared.publish_queues(&driver);
         drop(driver);
         match (outcome, unanswered) {
@@ -530,7 +567,9 @@ impl WaitClient for BlockedThread {
     fn write_age(&self, index: usize, age: u64) {
         // The age is the first field of an entry. A caller that took its own array away gets no
         // age; the wait itself goes well, as with a kernel that faults late.
-        let address = self.events_pointer.wrapping_add((index * size_of::<EventData>()) as u64);
+        let address = self
+            .events_pointer
+            .wrapping_add((index * size_of::<EventData>()) as u64);
         let _unmapped = write_memory(self.tid, address, &age.to_ne_bytes());
     }
 

@@ -12,7 +12,7 @@ use super::caller::{read_memory, write_memory};
 use super::shared::Shared;
 
 /// The GPU's address space of a process.
-pub struct ProcessMemory<'a> {
+pub(super) struct ProcessMemory<'a> {
     shared: &'a Shared,
     key: ProcessKey,
     pid: u32,
@@ -20,7 +20,7 @@ pub struct ProcessMemory<'a> {
 
 impl<'a> ProcessMemory<'a> {
     /// That of this process, with its PID for the parts that are its own memory.
-    pub fn new(shared: &'a Shared, key: ProcessKey, pid: u32) -> Self {
+    pub(super) fn new(shared: &'a Shared, key: ProcessKey, pid: u32) -> Self {
         Self { shared, key, pid }
     }
 
@@ -30,7 +30,11 @@ impl<'a> ProcessMemory<'a> {
         let process = driver.processes.get(&self.key).ok_or(Fault { va })?;
         let (place, together) = process.page_table.locate(va);
         let together = usize::try_from(together).unwrap_or(usize::MAX);
-        if together == 0 { Err(Fault { va }) } else { Ok((place, together.min(length))) }
+        if together == 0 {
+            Err(Fault { va })
+        } else {
+            Ok((place, together.min(length)))
+        }
     }
 }
 
@@ -72,7 +76,7 @@ impl GpuMemory for ProcessMemory<'_> {
 
 /// Kernels that were found, per process. Looking one up reads megabytes.
 #[derive(Default)]
-pub struct KernelCache {
+pub(super) struct KernelCache {
     found: RefCell<HashMap<ProcessKey, (u64, Kernels)>>,
 }
 
@@ -80,17 +84,17 @@ type Kernels = HashMap<u64, Option<Arc<Kernel>>>;
 
 impl KernelCache {
     /// Forgets processes that are gone.
-    pub fn retain(&self, alive: impl Fn(ProcessKey) -> bool) {
+    pub(super) fn retain(&self, alive: impl Fn(ProcessKey) -> bool) {
         self.found.borrow_mut().retain(|&key, _| alive(key));
     }
 }
 
 /// The kernels of a process.
-pub struct ProcessKernels<'a> {
+pub(super) struct ProcessKernels<'a> {
     /// Its memory, where the code objects are.
-    pub memory: &'a ProcessMemory<'a>,
+    pub(super) memory: &'a ProcessMemory<'a>,
     /// What was found before.
-    pub cache: &'a KernelCache,
+    pub(super) cache: &'a KernelCache,
 }
 
 impl KernelNames for ProcessKernels<'_> {

@@ -4,8 +4,8 @@ pub mod caller;
 pub mod control;
 mod fuse;
 mod gpu_memory;
-pub mod procfs;
 mod processor;
+pub mod procfs;
 pub mod seccomp;
 pub mod shared;
 mod watcher;
@@ -43,11 +43,17 @@ pub fn start(
     let driver = Driver::new(gpus, options, Arc::clone(&memory) as _);
     let shared = Shared::new(driver, memory, trace);
     let (watched, served) = (Arc::clone(&shared), Arc::clone(&shared));
-    std::thread::Builder::new().name("watcher".into()).spawn(move || watcher::run(&watched))?;
-    std::thread::Builder::new().name("processor".into()).spawn(move || processor::run(&served))?;
+    std::thread::Builder::new()
+        .name("watcher".into())
+        .spawn(move || watcher::run(&watched))?;
+    std::thread::Builder::new()
+        .name("processor".into())
+        .spawn(move || processor::run(&served))?;
     let mut config = Config::default();
-    config.mount_options =
-        vec![MountOption::FSName("kfd-emulator".into()), MountOption::DefaultPermissions];
+    config.mount_options = vec![
+        MountOption::FSName("kfd-emulator".into()),
+        MountOption::DefaultPermissions,
+    ];
     config.acl = SessionACL::All;
     config.n_threads = Some(FUSE_THREADS);
     let files = fuse::Files::new(Arc::clone(&shared), tree);

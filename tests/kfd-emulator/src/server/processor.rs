@@ -80,7 +80,7 @@ struct Lane {
 }
 
 /// Serves the queues of all processes until the process ends. Sleeps while there is none.
-pub fn run(shared: &Arc<Shared>) {
+pub(super) fn run(shared: &Arc<Shared>) {
     let mut lanes: Vec<Lane> = Vec::new();
     let cache = KernelCache::default();
     let mut known = 0;
@@ -115,7 +115,8 @@ fn nap(since_work: Duration) -> Duration {
         0..5 => Duration::from_micros(20),
         5..100 => Duration::from_micros(500),
         100..1000 => Duration::from_millis(2),
-        _ => Duration::from_millis(10),
+        1000..2000 => Duration::from_millis(10),
+        _ => Duration::from_millis(20),
     }
 }
 
@@ -128,10 +129,16 @@ fn refresh(shared: &Shared, lanes: Vec<Lane>) -> Vec<Lane> {
     for process in driver.processes.values() {
         // A queue without a share of time is stopped.
         for (&queue_id, queue) in process.queues.iter().filter(|(_, q)| q.percentage > 0) {
-            let Some(kind) = QueueKind::from_ioctl(queue.kind) else { continue };
+            let Some(kind) = QueueKind::from_ioctl(queue.kind) else {
+                continue;
+            };
             let offset = queue.doorbell - queue.doorbell % DOORBELL_STRIDE;
             let kept = before.remove(&queue.serial);
-            let page = match kept.as_ref().map(|l| &l.page).or_else(|| pages.get(&offset)) {
+            let page = match kept
+                .as_ref()
+                .map(|l| &l.page)
+                .or_else(|| pages.get(&offset))
+            {
                 Some(page) => Rc::clone(page),
                 None => match DoorbellPage::map(&shared.memory, offset) {
                     Ok(page) => Rc::new(page),
@@ -166,7 +173,10 @@ fn refresh(shared: &Shared, lanes: Vec<Lane>) -> Vec<Lane> {
 /// One pass over a queue. Whether it went ahead.
 fn serve(shared: &Shared, cache: &KernelCache, lane: &mut Lane, doorbell: u64) -> bool {
     let memory = ProcessMemory::new(shared, lane.key, lane.pid);
-    let kernels = ProcessKernels { memory: &memory, cache };
+    let kernels = ProcessKernels {
+        memory: &memory,
+        cache,
+    };
     let pass = service(&memory, &kernels, &mut lane.ring, doorbell, &gpu_ticks);
     if pass.idle {
         lane.done = doorbell;

@@ -40,7 +40,11 @@ impl Shared {
 
     /// Tells the command processor about queues that came or went.
     pub fn publish_queues(&self, driver: &Driver) {
-        if self.queues_serial.swap(driver.queues_serial, Ordering::Release) != driver.queues_serial {
+        if self
+            .queues_serial
+            .swap(driver.queues_serial, Ordering::Release)
+            != driver.queues_serial
+        {
             self.kick();
         }
     }
@@ -61,9 +65,12 @@ impl Shared {
         let (flag, kicked) = &self.kick;
         let kick = flag.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kick = match time {
-            None => kicked.wait_while(kick, |k| !*k).unwrap_or_else(PoisonError::into_inner),
+            None => kicked
+                .wait_while(kick, |k| !*k)
+                .unwrap_or_else(PoisonError::into_inner),
             Some(time) => {
-                kicked.wait_timeout_while(kick, time, |k| !*k)
+                kicked
+                    .wait_timeout_while(kick, time, |k| !*k)
                     .unwrap_or_else(PoisonError::into_inner)
                     .0
             }

@@ -83,9 +83,8 @@ impl Backing for MemoryFile {
     fn discard(&self, offset: u64, length: u64) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: fallocate takes a descriptor, which `self.file` keeps open, and plain numbers.
-        let result = unsafe {
-            libc::fallocate(self.file.as_raw_fd(), mode, offset as i64, length as i64)
-        };
+        let result =
+            unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset as i64, length as i64) };
         if result != 0 {
             eprintln!(
                 "kfd-emulator: freed memory at {offset:#x} was not given back to the host: {}",
@@ -140,7 +139,9 @@ mod tests {
         let memory = MemoryFile::create().unwrap();
         memory.set_doorbell(DOORBELLS + DOORBELL_STRIDE + 8, 5);
         let mut buffer = [0; 8];
-        memory.read(DOORBELLS + DOORBELL_STRIDE + 8, &mut buffer).unwrap();
+        memory
+            .read(DOORBELLS + DOORBELL_STRIDE + 8, &mut buffer)
+            .unwrap();
         assert_eq!(u64::from_ne_bytes(buffer), 5);
         assert!(memory.read(END, &mut buffer).is_err());
     }

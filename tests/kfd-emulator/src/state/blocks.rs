@@ -48,7 +48,11 @@ pub struct Blocks {
 
 impl Default for Blocks {
     fn default() -> Self {
-        Self { blocks: HashMap::new(), extents: Extents::new(BUFFERS, DOORBELLS), last: 0 }
+        Self {
+            blocks: HashMap::new(),
+            extents: Extents::new(BUFFERS, DOORBELLS),
+            last: 0,
+        }
     }
 }
 
@@ -65,7 +69,15 @@ impl Blocks {
         self.last += 1;
         let id = BlockId(self.last);
         let metadata = zerocopy::FromZeros::new_zeroed();
-        let block = Block { offset, size, gpu_id, domain, flags, metadata, references: 1 };
+        let block = Block {
+            offset,
+            size,
+            gpu_id,
+            domain,
+            flags,
+            metadata,
+            references: 1,
+        };
         Some((id, self.blocks.entry(id).or_insert(block)))
     }
 

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::abi::kfd::{EVENT_DEBUG, EVENT_SIGNAL, WAIT_COMPLETE, WAIT_FAIL, WAIT_TIMEOUT, WaitEvents};
+use crate::abi::kfd::{
+    EVENT_DEBUG, EVENT_SIGNAL, WAIT_COMPLETE, WAIT_FAIL, WAIT_TIMEOUT, WaitEvents,
+};
 
 use super::ProcessKey;
 
@@ -47,8 +49,17 @@ impl Events {
     /// # Errors
     /// `ENOSPC` when there are too many.
     pub fn create(&mut self, kind: u32, auto_reset: bool) -> Result<(u32, &Event), Errno> {
-        let event = Event { kind, auto_reset, raised: false, age: 1 };
-        let ids = if event.has_slot() { SIGNAL_IDS } else { OTHER_IDS };
+        let event = Event {
+            kind,
+            auto_reset,
+            raised: false,
+            age: 1,
+        };
+        let ids = if event.has_slot() {
+            SIGNAL_IDS
+        } else {
+            OTHER_IDS
+        };
         let mut taken = self.events.range(ids.clone()).map(|(&id, _)| id);
         let mut id = ids.start;
         while taken.next() == Some(id) {
@@ -73,7 +84,10 @@ impl Events {
     /// # Errors
     /// `EINVAL` when there is none of that id.
     pub fn reset(&mut self, id: u32) -> Result<(), Errno> {
-        self.events.get_mut(&id).map(|event| event.raised = false).ok_or(Errno::EINVAL)
+        self.events
+            .get_mut(&id)
+            .map(|event| event.raised = false)
+            .ok_or(Errno::EINVAL)
     }
 
     /// The event of that id.
@@ -134,7 +148,11 @@ pub struct Waiter {
 impl Waiter {
     fn is_met(&self) -> bool {
         let mut came = self.events.iter().map(|e| e.came);
-        if self.all { came.all(|c| c) } else { came.any(|c| c) || self.events.is_empty() }
+        if self.all {
+            came.all(|c| c)
+        } else {
+            came.any(|c| c) || self.events.is_empty()
+        }
     }
 }
 
@@ -151,12 +169,22 @@ impl Waits {
     /// # Errors
     /// `EINVAL` when one of the events does not exist; the caller then gets this answer at once,
     /// and nothing is cleared.
-    pub fn start(&mut self, events: &mut Events, mut waiter: Waiter) -> Result<(), (Errno, Waiter)> {
-        if waiter.events.iter().any(|a| !events.events.contains_key(&a.id)) {
+    pub fn start(
+        &mut self,
+        events: &mut Events,
+        mut waiter: Waiter,
+    ) -> Result<(), (Errno, Waiter)> {
+        if waiter
+            .events
+            .iter()
+            .any(|a| !events.events.contains_key(&a.id))
+        {
             return Err((Errno::EINVAL, waiter));
         }
         for awaited in &mut waiter.events {
-            let Some(event) = events.events.get_mut(&awaited.id) else { continue };
+            let Some(event) = events.events.get_mut(&awaited.id) else {
+                continue;
+            };
             if event.kind != EVENT_SIGNAL {
                 awaited.age = 0;
             }
@@ -172,7 +200,12 @@ impl Waits {
     ///
     /// # Errors
     /// `EINVAL` when there is none of that id.
-    pub fn raise(&mut self, process: ProcessKey, events: &mut Events, id: u32) -> Result<(), Errno> {
+    pub fn raise(
+        &mut self,
+        process: ProcessKey,
+        events: &mut Events,
+        id: u32,
+    ) -> Result<(), Errno> {
         let event = events.events.get_mut(&id).ok_or(Errno::EINVAL)?;
         let mut awaited = self
             .waiters
@@ -198,8 +231,7 @@ impl Waits {
         let mut at = 0;
         while let Some(waiter) = self.waiters.get(at) {
             let events = events_of(waiter.process);
-            let whole =
-                events.is_some_and(|e| waiter.events.iter().all(|a| e.get(a.id).is_some()));
+            let whole = events.is_some_and(|e| waiter.events.iter().all(|a| e.get(a.id).is_some()));
             let result = if !whole {
                 WAIT_FAIL
             } else if waiter.is_met() {
@@ -220,7 +252,11 @@ impl Waits {
                     waiter.client.write_age(index, event.age);
                 }
             }
-            let answer = if result == WAIT_FAIL { Err(Errno::EIO) } else { Ok(()) };
+            let answer = if result == WAIT_FAIL {
+                Err(Errno::EIO)
+            } else {
+                Ok(())
+            };
             waiter.client.finish(answer, &waiter.args);
         }
         before - self.waiters.len()
@@ -236,7 +272,9 @@ impl Waits {
         mut raise_again: impl FnMut(ProcessKey, u32),
     ) -> usize {
         let before = self.waiters.len();
-        let (stay, go) = std::mem::take(&mut self.waiters).into_iter().partition(|w| !pick(w));
+        let (stay, go) = std::mem::take(&mut self.waiters)
+            .into_iter()
+            .partition(|w| !pick(w));
         self.waiters = stay;
         let go: Vec<Waiter> = go;
         for mut waiter in go {
@@ -255,6 +293,11 @@ impl Waits {
     /// The waits that are not over.
     pub fn iter(&self) -> impl Iterator<Item = &Waiter> {
         self.waiters.iter()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
     }
 
     /// Time until the first deadline.
@@ -309,7 +352,11 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
-            Self { events: Events::default(), waits: Waits::default(), now: Instant::now() }
+            Self {
+                events: Events::default(),
+                waits: Waits::default(),
+                now: Instant::now(),
+            }
         }
 
         fn event(&mut self, auto_reset: bool) -> u32 {
@@ -321,7 +368,14 @@ mod tests {
             let waiter = Waiter {
                 process: ME,
                 tid: 1,
-                events: ids.iter().map(|&(id, age)| Awaited { id, age, came: false }).collect(),
+                events: ids
+                    .iter()
+                    .map(|&(id, age)| Awaited {
+                        id,
+                        age,
+                        came: false,
+                    })
+                    .collect(),
                 all,
                 since: self.now,
                 deadline: millis.map(|m| self.now + Duration::from_millis(m)),
@@ -341,12 +395,17 @@ mod tests {
         }
 
         fn finish(&mut self) {
-            self.waits.finish(self.now, |key| (key == ME).then_some(&self.events));
+            self.waits
+                .finish(self.now, |key| (key == ME).then_some(&self.events));
         }
     }
 
     fn answer(client: &Client) -> Option<(Result<(), Errno>, u32)> {
-        client.answer.lock().unwrap().map(|(result, wait, _)| (result, wait))
+        client
+            .answer
+            .lock()
+            .unwrap()
+            .map(|(result, wait, _)| (result, wait))
     }
 
     #[test]
@@ -355,10 +414,19 @@ mod tests {
         for expected in SIGNAL_IDS {
             assert_eq!(events.create(EVENT_SIGNAL, true).unwrap().0, expected);
         }
-        assert_eq!(events.create(EVENT_SIGNAL, true).unwrap_err(), Errno::ENOSPC);
+        assert_eq!(
+            events.create(EVENT_SIGNAL, true).unwrap_err(),
+            Errno::ENOSPC
+        );
         events.destroy(7).unwrap();
         assert_eq!(events.create(EVENT_SIGNAL, true).unwrap().0, 7);
-        assert_eq!(events.create(crate::abi::kfd::EVENT_MEMORY, true).unwrap().0, OTHER_IDS.start);
+        assert_eq!(
+            events
+                .create(crate::abi::kfd::EVENT_MEMORY, true)
+                .unwrap()
+                .0,
+            OTHER_IDS.start
+        );
     }
 
     #[test]
@@ -366,7 +434,10 @@ mod tests {
         let mut bench = Bench::new();
         let id = bench.event(true);
         bench.raise(id);
-        assert_eq!(answer(&bench.wait(&[(id, 0)], false, None)), Some((Ok(()), WAIT_COMPLETE)));
+        assert_eq!(
+            answer(&bench.wait(&[(id, 0)], false, None)),
+            Some((Ok(()), WAIT_COMPLETE))
+        );
         let second = bench.wait(&[(id, 0)], false, None);
         assert_eq!(answer(&second), None);
         bench.raise(id);
@@ -380,7 +451,10 @@ mod tests {
         let id = bench.event(false);
         bench.raise(id);
         for _ in 0..2 {
-            assert_eq!(answer(&bench.wait(&[(id, 0)], false, None)), Some((Ok(()), WAIT_COMPLETE)));
+            assert_eq!(
+                answer(&bench.wait(&[(id, 0)], false, None)),
+                Some((Ok(()), WAIT_COMPLETE))
+            );
         }
         bench.events.reset(id).unwrap();
         assert_eq!(answer(&bench.wait(&[(id, 0)], false, None)), None);
@@ -418,7 +492,10 @@ mod tests {
         let mut bench = Bench::new();
         let id = bench.event(true);
         let timed = bench.wait(&[(id, 0)], false, Some(5));
-        assert_eq!(bench.waits.until_deadline(bench.now), Some(Duration::from_millis(5)));
+        assert_eq!(
+            bench.waits.until_deadline(bench.now),
+            Some(Duration::from_millis(5))
+        );
         bench.now += Duration::from_millis(6);
         bench.finish();
         assert_eq!(answer(&timed), Some((Ok(()), WAIT_TIMEOUT)));
@@ -426,7 +503,10 @@ mod tests {
         bench.events.destroy(id).unwrap();
         bench.finish();
         assert_eq!(answer(&gone), Some((Err(Errno::EIO), WAIT_FAIL)));
-        assert_eq!(answer(&bench.wait(&[(id, 0)], false, None)).map(|a| a.0), Some(Err(Errno::EINVAL)));
+        assert_eq!(
+            answer(&bench.wait(&[(id, 0)], false, None)).map(|a| a.0),
+            Some(Err(Errno::EINVAL))
+        );
     }
 
     #[test]
@@ -437,9 +517,15 @@ mod tests {
         bench.raise(a);
         bench.now += Duration::from_millis(40);
         let events = &mut bench.events;
-        let ended = bench.waits.interrupt(bench.now, |w| w.tid == 1, |_, id| events.raise_again(id));
+        let ended =
+            bench
+                .waits
+                .interrupt(bench.now, |w| w.tid == 1, |_, id| events.raise_again(id));
         assert_eq!(ended, 1);
-        assert_eq!(*client.answer.lock().unwrap(), Some((Err(Errno::EINTR), 0, 60)));
+        assert_eq!(
+            *client.answer.lock().unwrap(),
+            Some((Err(Errno::EINTR), 0, 60))
+        );
         assert!(bench.events.get(a).unwrap().raised);
     }
 }

@@ -21,7 +21,10 @@ impl Extents {
 
     /// Takes a run of `length`, or tells that no free run is that long.
     pub fn take(&mut self, length: u64) -> Option<u64> {
-        let (&start, &have) = self.free.iter().find(|&(_, &have)| have >= length && length > 0)?;
+        let (&start, &have) = self
+            .free
+            .iter()
+            .find(|&(_, &have)| have >= length && length > 0)?;
         self.free.remove(&start);
         if have > length {
             self.free.insert(start + length, have - length);
@@ -65,7 +68,14 @@ mod tests {
 
     #[test]
     fn neighbours_merge_in_any_order() {
-        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        for order in [
+            [0, 1, 2],
+            [0, 2, 1],
+            [1, 0, 2],
+            [1, 2, 0],
+            [2, 0, 1],
+            [2, 1, 0],
+        ] {
             let mut extents = Extents::new(0, 30);
             for _ in 0..3 {
                 assert!(extents.take(10).is_some());
@@ -74,7 +84,11 @@ mod tests {
                 extents.give_back(part * 10, 10);
             }
             assert_eq!(extents.free(), 30);
-            assert_eq!(extents.take(30), Some(0), "one run again after giving back {order:?}");
+            assert_eq!(
+                extents.take(30),
+                Some(0),
+                "one run again after giving back {order:?}"
+            );
         }
     }
 }

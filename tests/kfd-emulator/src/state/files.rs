@@ -36,33 +36,54 @@ pub struct OpenFile {
 impl Driver {
     /// `/dev/kfd` is opened. A process that opens it again gets the state it has already.
     pub fn open_kfd(&mut self, opener: Opener) -> FileId {
-        let known = self.processes.values().find(|p| p.opener == opener).map(|p| p.key);
+        let known = self
+            .processes
+            .values()
+            .find(|p| p.opener == opener)
+            .map(|p| p.key);
         let key = known.unwrap_or_else(|| {
             let key = ProcessKey(self.next());
-            let slot = self.slots.iter().position(|used| !used).unwrap_or(self.slots.len());
+            let slot = self
+                .slots
+                .iter()
+                .position(|used| !used)
+                .unwrap_or(self.slots.len());
             if slot == self.slots.len() {
                 self.slots.push(true);
             } else if let Some(used) = self.slots.get_mut(slot) {
                 *used = true;
             }
-            self.processes.insert(key, Process::new(key, opener, slot as u32));
+            self.processes
+                .insert(key, Process::new(key, opener, slot as u32));
             key
         });
         if let Some(process) = self.processes.get_mut(&key) {
             process.opens += 1;
         }
-        self.add_file(OpenFile { pid: opener.pid, kind: FileKind::Kfd(key) })
+        self.add_file(OpenFile {
+            pid: opener.pid,
+            kind: FileKind::Kfd(key),
+        })
     }
 
     /// A render node is opened.
     pub fn open_render(&mut self, gpu_id: u32, pid: u32) -> FileId {
-        self.add_file(OpenFile { pid, kind: FileKind::Render { gpu_id, handles: BTreeMap::new() } })
+        self.add_file(OpenFile {
+            pid,
+            kind: FileKind::Render {
+                gpu_id,
+                handles: BTreeMap::new(),
+            },
+        })
     }
 
     /// A dma-buf is opened; `None` when its block is gone.
     pub fn open_dmabuf(&mut self, block: BlockId) -> Option<FileId> {
         self.blocks.acquire(block)?;
-        Some(self.add_file(OpenFile { pid: 0, kind: FileKind::Dmabuf(block) }))
+        Some(self.add_file(OpenFile {
+            pid: 0,
+            kind: FileKind::Dmabuf(block),
+        }))
     }
 
     fn add_file(&mut self, file: OpenFile) -> FileId {
@@ -74,7 +95,9 @@ impl Driver {
     /// The last descriptor of an open file description is closed: by close, exec or the end of
     /// the last process that has it.
     pub fn close(&mut self, id: FileId) {
-        let Some(file) = self.files.remove(&id) else { return };
+        let Some(file) = self.files.remove(&id) else {
+            return;
+        };
         match file.kind {
             FileKind::Kfd(key) => {
                 let left = self.processes.get_mut(&key).map_or(0, |process| {
@@ -86,7 +109,9 @@ impl Driver {
                 }
             }
             FileKind::Render { handles, .. } => {
-                handles.into_values().for_each(|block| self.release_block(block));
+                handles
+                    .into_values()
+                    .for_each(|block| self.release_block(block));
             }
             FileKind::Dmabuf(block) => self.release_block(block),
         }
@@ -107,12 +132,16 @@ impl Driver {
 
     /// The block behind a GEM handle of a process, whichever of its open files has it.
     pub fn find_handle(&self, pid: u32, gpu_id: u32, handle: u32) -> Option<BlockId> {
-        self.files.values().filter(|f| f.pid == pid).find_map(|f| match &f.kind {
-            FileKind::Render { gpu_id: of, handles } if *of == gpu_id => {
-                handles.get(&handle).copied()
-            }
-            _ => None,
-        })
+        self.files
+            .values()
+            .filter(|f| f.pid == pid)
+            .find_map(|f| match &f.kind {
+                FileKind::Render {
+                    gpu_id: of,
+                    handles,
+                } if *of == gpu_id => handles.get(&handle).copied(),
+                _ => None,
+            })
     }
 }
 
@@ -122,7 +151,10 @@ mod tests {
     use super::super::{Domain, PAGE};
     use super::*;
 
-    const ME: Opener = Opener { pid: 10, start_time: 5 };
+    const ME: Opener = Opener {
+        pid: 10,
+        start_time: 5,
+    };
 
     #[test]
     fn a_process_ends_with_its_last_close() {
@@ -140,7 +172,10 @@ mod tests {
     fn a_pid_that_is_used_again_is_another_process() {
         let (mut driver, _) = driver();
         driver.open_kfd(ME);
-        driver.open_kfd(Opener { pid: 10, start_time: 6 });
+        driver.open_kfd(Opener {
+            pid: 10,
+            start_time: 6,
+        });
         assert_eq!(driver.processes.len(), 2);
         assert_eq!(driver.process_of_pid(10).unwrap().opener.start_time, 6);
     }
@@ -149,9 +184,15 @@ mod tests {
     fn doorbell_slots_are_used_again() {
         let (mut driver, _) = driver();
         let file = driver.open_kfd(ME);
-        driver.open_kfd(Opener { pid: 11, start_time: 5 });
+        driver.open_kfd(Opener {
+            pid: 11,
+            start_time: 5,
+        });
         driver.close(file);
-        driver.open_kfd(Opener { pid: 12, start_time: 5 });
+        driver.open_kfd(Opener {
+            pid: 12,
+            start_time: 5,
+        });
         assert_eq!(driver.process_of_pid(12).unwrap().slot, 0);
         assert_eq!(driver.process_of_pid(11).unwrap().slot, 1);
     }

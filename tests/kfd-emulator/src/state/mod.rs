@@ -53,7 +53,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { kfd_minor: 17, dkms_ipc: false, preload: false }
+        Self {
+            kfd_minor: 17,
+            dkms_ipc: false,
+            preload: false,
+        }
     }
 }
 
@@ -180,8 +184,10 @@ impl Driver {
         if domain == Domain::Vram && size > device.vram_limit.saturating_sub(device.vram_used) {
             return Err(Errno::ENOMEM);
         }
-        let (id, block) =
-            self.blocks.create(gpu_id, domain, size, flags).ok_or(Errno::ENOMEM)?;
+        let (id, block) = self
+            .blocks
+            .create(gpu_id, domain, size, flags)
+            .ok_or(Errno::ENOMEM)?;
         let offset = block.offset;
         if domain == Domain::Vram
             && let Some(device) = self.device_mut(gpu_id)
@@ -194,7 +200,9 @@ impl Driver {
 
     /// Drops a reference to a block; the last one gives its memory back.
     pub fn release_block(&mut self, id: BlockId) {
-        let Some(block) = self.blocks.release(id) else { return };
+        let Some(block) = self.blocks.release(id) else {
+            return;
+        };
         self.backing.discard(block.offset, block.size);
         if block.domain == Domain::Vram
             && let Some(device) = self.device_mut(block.gpu_id)
@@ -241,7 +249,8 @@ impl Driver {
     /// Answers every wait that is over at `now`.
     pub fn finish_waits(&mut self, now: Instant) -> usize {
         let processes = &self.processes;
-        self.waits.finish(now, |key| processes.get(&key).map(|p| &p.events))
+        self.waits
+            .finish(now, |key| processes.get(&key).map(|p| &p.events))
     }
 
     /// Ends the waits that `pick` names with `EINTR`.
@@ -256,7 +265,9 @@ impl Driver {
 
     /// Ends a process: everything that it still has goes.
     fn end_process(&mut self, key: ProcessKey) {
-        let Some(process) = self.processes.remove(&key) else { return };
+        let Some(process) = self.processes.remove(&key) else {
+            return;
+        };
         if let Some(slot) = self.slots.get_mut(process.slot as usize) {
             *slot = false;
         }
@@ -285,7 +296,10 @@ pub(crate) mod testing {
         let backing = FakeBacking::default();
         let profile = Profile::by_name(profile).unwrap();
         let gpus = gpus(profile, count, Some(VRAM)).unwrap();
-        (Driver::new(gpus, Options::default(), Arc::new(backing.clone())), backing)
+        (
+            Driver::new(gpus, Options::default(), Arc::new(backing.clone())),
+            backing,
+        )
     }
 
     /// The same with one MI210.
@@ -304,8 +318,14 @@ mod tests {
         let (mut driver, backing) = driver();
         let gpu_id = driver.devices[0].gpu.gpu_id;
         let (all, offset) = driver.allocate(gpu_id, Domain::Vram, VRAM, 0).unwrap();
-        assert_eq!(driver.allocate(gpu_id, Domain::Vram, PAGE, 0), Err(Errno::ENOMEM));
-        assert!(driver.allocate(gpu_id, Domain::Gtt, PAGE, 0).is_ok(), "GTT is not VRAM");
+        assert_eq!(
+            driver.allocate(gpu_id, Domain::Vram, PAGE, 0),
+            Err(Errno::ENOMEM)
+        );
+        assert!(
+            driver.allocate(gpu_id, Domain::Gtt, PAGE, 0).is_ok(),
+            "GTT is not VRAM"
+        );
         driver.release_block(all);
         assert_eq!(*backing.0.lock().unwrap(), [(offset, VRAM)]);
         assert_eq!(driver.devices[0].vram_used, 0);
@@ -319,17 +339,33 @@ mod tests {
         driver.allocate(gpu_id, Domain::Vram, PAGE, 0).unwrap();
         assert_eq!(driver.devices[0].available(), VRAM - AVAILABILITY_STEP);
         driver.devices[0].vram_limit = AVAILABILITY_STEP / 2;
-        assert_eq!(driver.devices[0].available(), 0, "a limit below what is used");
+        assert_eq!(
+            driver.devices[0].available(),
+            0,
+            "a limit below what is used"
+        );
     }
 
     #[test]
     fn the_nth_allocation_fails() {
         let (mut driver, _) = driver();
-        let order = FailAllocs { skip: 1, count: 2, errno: Errno::ENOMEM, vram_only: true };
+        let order = FailAllocs {
+            skip: 1,
+            count: 2,
+            errno: Errno::ENOMEM,
+            vram_only: true,
+        };
         driver.fail_allocs = Some(order);
-        assert_eq!(driver.injected_failure(false), None, "not VRAM: not counted");
+        assert_eq!(
+            driver.injected_failure(false),
+            None,
+            "not VRAM: not counted"
+        );
         let results: Vec<_> = (0..4).map(|_| driver.injected_failure(true)).collect();
-        assert_eq!(results, [None, Some(Errno::ENOMEM), Some(Errno::ENOMEM), None]);
+        assert_eq!(
+            results,
+            [None, Some(Errno::ENOMEM), Some(Errno::ENOMEM), None]
+        );
         assert_eq!(driver.fail_allocs, None);
     }
 }

@@ -30,7 +30,9 @@ pub struct PageTable {
 impl PageTable {
     /// Maps `size` bytes at `va`, over whatever was mapped there.
     pub fn map(&mut self, va: u64, size: u64, place: Place) {
-        let Some(end) = va.checked_add(size).filter(|_| size > 0) else { return };
+        let Some(end) = va.checked_add(size).filter(|_| size > 0) else {
+            return;
+        };
         self.unmap(va, end - va);
         self.ranges.insert(va, (size, place));
     }
@@ -38,7 +40,11 @@ impl PageTable {
     /// Removes every mapping from `size` bytes at `va`; what sticks out on either side stays.
     pub fn unmap(&mut self, va: u64, size: u64) {
         let end = va.saturating_add(size);
-        let first = self.ranges.range(..va).next_back().map_or(va, |(&start, _)| start);
+        let first = self
+            .ranges
+            .range(..va)
+            .next_back()
+            .map_or(va, |(&start, _)| start);
         let touched: Vec<_> = self
             .ranges
             .range(first..end)
@@ -51,7 +57,8 @@ impl PageTable {
                 self.ranges.insert(start, (va - start, place));
             }
             if stop > end {
-                self.ranges.insert(end, (stop - end, place.plus(end - start)));
+                self.ranges
+                    .insert(end, (stop - end, place.plus(end - start)));
             }
         }
     }
@@ -67,8 +74,13 @@ impl PageTable {
                 return (place.plus(distance), size - distance);
             }
         }
-        let next = va.checked_add(1).and_then(|from| self.ranges.range(from..).next());
-        (Place::Process(va), next.map_or(u64::MAX - va, |(&start, _)| start - va))
+        let next = va
+            .checked_add(1)
+            .and_then(|from| self.ranges.range(from..).next());
+        (
+            Place::Process(va),
+            next.map_or(u64::MAX - va, |(&start, _)| start - va),
+        )
     }
 }
 

@@ -123,7 +123,9 @@ impl Process {
 
     /// Puts a buffer into the GPU page table.
     pub fn map_buffer(&mut self, handle: u64, gpu_ids: &[u32]) {
-        let Some(buffer) = self.buffers.get_mut(&handle) else { return };
+        let Some(buffer) = self.buffers.get_mut(&handle) else {
+            return;
+        };
         let first = buffer.mapped.is_empty();
         buffer.mapped.extend(gpu_ids);
         if !first || buffer.va == 0 {
@@ -141,7 +143,9 @@ impl Process {
 
     /// Takes a buffer out of the GPU page table once no GPU maps it any more.
     pub fn unmap_buffer(&mut self, handle: u64, gpu_ids: &[u32]) {
-        let Some(buffer) = self.buffers.get_mut(&handle) else { return };
+        let Some(buffer) = self.buffers.get_mut(&handle) else {
+            return;
+        };
         let was_mapped = !buffer.mapped.is_empty();
         gpu_ids.iter().for_each(|gpu_id| {
             buffer.mapped.remove(gpu_id);
@@ -182,7 +186,14 @@ mod tests {
     }
 
     fn process() -> Process {
-        Process::new(ProcessKey(1), Opener { pid: 10, start_time: 1 }, 2)
+        Process::new(
+            ProcessKey(1),
+            Opener {
+                pid: 10,
+                start_time: 1,
+            },
+            2,
+        )
     }
 
     #[test]
@@ -204,7 +215,10 @@ mod tests {
         process.map_buffer(handle, &[5]);
         process.map_buffer(handle, &[6]);
         process.unmap_buffer(handle, &[5]);
-        assert_eq!(process.page_table.locate(0x1000).0, Place::Backing(0x10_0000));
+        assert_eq!(
+            process.page_table.locate(0x1000).0,
+            Place::Backing(0x10_0000)
+        );
         process.unmap_buffer(handle, &[6]);
         assert_eq!(process.page_table.locate(0x1000).0, Place::Process(0x1000));
     }
@@ -214,8 +228,14 @@ mod tests {
         let mut process = process();
         let handle = process.add_buffer(buffer(0x1000, 0x2000, 0x1000));
         process.map_buffer(handle, &[5]);
-        assert_eq!(process.page_table.locate(0x1010).0, Place::Backing(0x10_0010));
-        assert_eq!(process.page_table.locate(0x2010).0, Place::Backing(0x10_0010));
+        assert_eq!(
+            process.page_table.locate(0x1010).0,
+            Place::Backing(0x10_0010)
+        );
+        assert_eq!(
+            process.page_table.locate(0x2010).0,
+            Place::Backing(0x10_0010)
+        );
     }
 
     #[test]

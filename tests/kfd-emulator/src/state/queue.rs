@@ -55,7 +55,8 @@ pub fn check_properties(ring_bytes: u32, percentage: u32, priority: u32) -> Resu
 /// Whether a CU mask keeps the two compute units of each work-group processor together, as GPUs
 /// from gfx10 on want it (`pqm_update_mqd`).
 pub fn is_paired(mask: &[u32]) -> bool {
-    mask.iter().all(|word| (word ^ (word >> 1)) & 0x5555_5555 == 0)
+    mask.iter()
+        .all(|word| (word ^ (word >> 1)) & 0x5555_5555 == 0)
 }
 
 /// The lowest queue id that is free.

@@ -54,7 +54,10 @@ impl Attributes {
     }
 
     fn access(&self, gpu_id: u32) -> u32 {
-        self.access.get(&gpu_id).copied().unwrap_or(SVM_ATTR_NO_ACCESS)
+        self.access
+            .get(&gpu_id)
+            .copied()
+            .unwrap_or(SVM_ATTR_NO_ACCESS)
     }
 }
 
@@ -82,7 +85,11 @@ impl Ranges {
                     *stop
                 }
                 None => {
-                    let next = self.ranges.range(at..end).next().map_or(end, |(&next, _)| next);
+                    let next = self
+                        .ranges
+                        .range(at..end)
+                        .next()
+                        .map_or(end, |(&next, _)| next);
                     let mut fresh = Attributes::default();
                     attributes.iter().for_each(|a| fresh.apply(a));
                     self.ranges.insert(at, (next, fresh));
@@ -113,7 +120,11 @@ impl Ranges {
         }
         let agreed = |of: fn(&Attributes) -> u32| {
             let first = found.first().map_or(SVM_LOCATION_UNDEFINED, |a| of(a));
-            if found.iter().all(|a| of(a) == first) { first } else { SVM_LOCATION_UNDEFINED }
+            if found.iter().all(|a| of(a) == first) {
+                first
+            } else {
+                SVM_LOCATION_UNDEFINED
+            }
         };
         for query in queries {
             match query.kind {
@@ -126,8 +137,11 @@ impl Ranges {
                     query.value = !found.iter().fold(0, |any, a| any | a.flags);
                 }
                 SVM_ATTR_GRANULARITY => {
-                    query.value =
-                        found.iter().map(|a| a.granularity).min().unwrap_or(DEFAULT_GRANULARITY);
+                    query.value = found
+                        .iter()
+                        .map(|a| a.granularity)
+                        .min()
+                        .unwrap_or(DEFAULT_GRANULARITY);
                 }
                 _ => {
                     let all = |kind| found.iter().all(|a| a.access(query.value) == kind);
@@ -156,8 +170,16 @@ impl Ranges {
 
     /// Joins equal neighbours, so that the list stays as short as what it says.
     fn merge(&mut self, start: u64, end: u64) {
-        let first = self.ranges.range(..start).next_back().map_or(start, |(&first, _)| first);
-        let starts: Vec<u64> = self.ranges.range(first..=end).map(|(&start, _)| start).collect();
+        let first = self
+            .ranges
+            .range(..start)
+            .next_back()
+            .map_or(start, |(&first, _)| first);
+        let starts: Vec<u64> = self
+            .ranges
+            .range(first..=end)
+            .map(|(&start, _)| start)
+            .collect();
         let mut kept = first;
         for next in starts.into_iter().filter(|&next| next != first) {
             let joins = match (self.ranges.get(&kept), self.ranges.get(&next)) {
@@ -177,7 +199,11 @@ impl Ranges {
 
 fn check(attributes: &[SvmAttribute]) -> Result<(), Errno> {
     let known = |a: &SvmAttribute| a.kind <= SVM_ATTR_GRANULARITY;
-    if attributes.iter().all(known) { Ok(()) } else { Err(Errno::EINVAL) }
+    if attributes.iter().all(known) {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 #[cfg(test)]
@@ -197,7 +223,10 @@ mod tests {
     #[test]
     fn defaults_where_nothing_was_set() {
         let ranges = Ranges::default();
-        assert_eq!(get(&ranges, 0, 10, SVM_ATTR_ACCESS, 7), (SVM_ATTR_NO_ACCESS, 7));
+        assert_eq!(
+            get(&ranges, 0, 10, SVM_ATTR_ACCESS, 7),
+            (SVM_ATTR_NO_ACCESS, 7)
+        );
         assert_eq!(get(&ranges, 0, 10, SVM_ATTR_SET_FLAGS, 0).1, 3);
         assert_eq!(get(&ranges, 0, 10, SVM_ATTR_CLR_FLAGS, 0).1, !3);
         assert_eq!(get(&ranges, 0, 10, SVM_ATTR_GRANULARITY, 0).1, 9);
@@ -207,8 +236,12 @@ mod tests {
     #[test]
     fn setting_a_part_splits_the_range() {
         let mut ranges = Ranges::default();
-        ranges.set(0, 100, &[attribute(SVM_ATTR_ACCESS, 7)]).unwrap();
-        ranges.set(40, 60, &[attribute(SVM_ATTR_PREFERRED_LOC, 7)]).unwrap();
+        ranges
+            .set(0, 100, &[attribute(SVM_ATTR_ACCESS, 7)])
+            .unwrap();
+        ranges
+            .set(40, 60, &[attribute(SVM_ATTR_PREFERRED_LOC, 7)])
+            .unwrap();
         assert_eq!(get(&ranges, 40, 60, SVM_ATTR_PREFERRED_LOC, 0).1, 7);
         assert_eq!(get(&ranges, 0, 100, SVM_ATTR_PREFERRED_LOC, 0).1, u32::MAX);
         assert_eq!(get(&ranges, 0, 100, SVM_ATTR_ACCESS, 7).0, SVM_ATTR_ACCESS);
@@ -219,19 +252,34 @@ mod tests {
     fn equal_neighbours_join() {
         let mut ranges = Ranges::default();
         for start in [0, 20, 10, 30] {
-            ranges.set(start, start + 10, &[attribute(SVM_ATTR_ACCESS_IN_PLACE, 7)]).unwrap();
+            ranges
+                .set(start, start + 10, &[attribute(SVM_ATTR_ACCESS_IN_PLACE, 7)])
+                .unwrap();
         }
         assert_eq!(ranges.ranges.len(), 1);
-        assert_eq!(get(&ranges, 0, 40, SVM_ATTR_ACCESS, 7).0, SVM_ATTR_ACCESS_IN_PLACE);
-        ranges.set(5, 15, &[attribute(SVM_ATTR_NO_ACCESS, 7)]).unwrap();
-        ranges.set(5, 15, &[attribute(SVM_ATTR_ACCESS_IN_PLACE, 7)]).unwrap();
+        assert_eq!(
+            get(&ranges, 0, 40, SVM_ATTR_ACCESS, 7).0,
+            SVM_ATTR_ACCESS_IN_PLACE
+        );
+        ranges
+            .set(5, 15, &[attribute(SVM_ATTR_NO_ACCESS, 7)])
+            .unwrap();
+        ranges
+            .set(5, 15, &[attribute(SVM_ATTR_ACCESS_IN_PLACE, 7)])
+            .unwrap();
         assert_eq!(ranges.ranges.len(), 1);
     }
 
     #[test]
     fn flags_are_set_and_cleared() {
         let mut ranges = Ranges::default();
-        ranges.set(0, 10, &[attribute(SVM_ATTR_CLR_FLAGS, 2), attribute(5, 0x10)]).unwrap();
+        ranges
+            .set(
+                0,
+                10,
+                &[attribute(SVM_ATTR_CLR_FLAGS, 2), attribute(5, 0x10)],
+            )
+            .unwrap();
         assert_eq!(get(&ranges, 0, 10, SVM_ATTR_SET_FLAGS, 0).1, 0x11);
         assert_eq!(get(&ranges, 0, 10, SVM_ATTR_CLR_FLAGS, 0).1, !0x11);
     }
@@ -242,6 +290,9 @@ mod tests {
         let mixed = [attribute(SVM_ATTR_ACCESS, 7), attribute(99, 0)];
         assert_eq!(ranges.set(0, 10, &mixed), Err(Errno::EINVAL));
         assert!(ranges.ranges.is_empty());
-        assert_eq!(ranges.get(0, 10, &mut [attribute(99, 0)]), Err(Errno::EINVAL));
+        assert_eq!(
+            ranges.get(0, 10, &mut [attribute(99, 0)]),
+            Err(Errno::EINVAL)
+        );
     }
 }

@@ -123,7 +123,10 @@ impl Driver {
 
     /// Whether a GPU has a queue: what `gpu_busy_percent` goes by.
     pub fn is_busy(&self, gpu_id: u32) -> bool {
-        self.processes.values().flat_map(|p| p.queues.values()).any(|q| q.gpu_id == gpu_id)
+        self.processes
+            .values()
+            .flat_map(|p| p.queues.values())
+            .any(|q| q.gpu_id == gpu_id)
     }
 }
 
@@ -145,7 +148,13 @@ impl ProcessTable for Driver {
 
     fn vram(&self, pid: u32, gpu_id: u32) -> Option<u64> {
         self.device(gpu_id)?;
-        Some(self.process_of_pid(pid)?.vram.get(&gpu_id).copied().unwrap_or(0))
+        Some(
+            self.process_of_pid(pid)?
+                .vram
+                .get(&gpu_id)
+                .copied()
+                .unwrap_or(0),
+        )
     }
 
     fn queues(&self, pid: u32) -> Vec<QueueEntry> {
@@ -153,7 +162,12 @@ impl ProcessTable for Driver {
         queues
             .filter_map(|(&id, queue)| {
                 let kind = QueueKind::from_ioctl(queue.kind)?;
-                Some(QueueEntry { id, gpu_id: queue.gpu_id, bytes: queue.ring_bytes, kind })
+                Some(QueueEntry {
+                    id,
+                    gpu_id: queue.gpu_id,
+                    bytes: queue.ring_bytes,
+                    kind,
+                })
             })
             .collect()
     }
@@ -168,7 +182,10 @@ mod tests {
     #[test]
     fn processes_and_gpus() {
         let (mut driver, _) = driver();
-        driver.open_kfd(Opener { pid: 42, start_time: 1 });
+        driver.open_kfd(Opener {
+            pid: 42,
+            start_time: 1,
+        });
         let gpu_id = driver.devices[0].gpu.gpu_id;
         driver.allocate(gpu_id, Domain::Vram, PAGE, 0).unwrap();
         let view = driver.view();

@@ -72,7 +72,12 @@ impl Call<'_> {
             Domain::Vram => DOMAIN_VRAM,
             Domain::Gtt => DOMAIN_GTT,
         };
-        let info = GemCreate { size: block.size, alignment: PAGE, domains, flags: 0 };
+        let info = GemCreate {
+            size: block.size,
+            alignment: PAGE,
+            domains,
+            flags: 0,
+        };
         self.caller.write(args.value, info.as_bytes())
     }
 
@@ -87,12 +92,18 @@ impl Call<'_> {
             VA_MAP | VA_REPLACE => {
                 let id = self.block_of(args.handle)?;
                 let block = self.driver.blocks.get(id).ok_or(Errno::ENOENT)?;
-                let end = args.offset_in_bo.checked_add(args.size).ok_or(Errno::EINVAL)?;
+                let end = args
+                    .offset_in_bo
+                    .checked_add(args.size)
+                    .ok_or(Errno::EINVAL)?;
                 if args.size == 0 || end > block.size {
                     return Err(Errno::EINVAL);
                 }
                 let place = Place::Backing(block.offset + args.offset_in_bo);
-                self.driver.process(key)?.page_table.map(args.va, args.size, place);
+                self.driver
+                    .process(key)?
+                    .page_table
+                    .map(args.va, args.size, place);
             }
             VA_UNMAP | VA_CLEAR => {
                 let process = self.driver.process(key)?;
@@ -105,8 +116,15 @@ impl Call<'_> {
     }
 
     fn address_space(&self) -> Result<ProcessKey, Errno> {
-        let pid = self.driver.file(self.file).map(|f| f.pid).ok_or(Errno::EBADF)?;
-        self.driver.process_of_pid(pid).map(|p| p.key).ok_or(Errno::EINVAL)
+        let pid = self
+            .driver
+            .file(self.file)
+            .map(|f| f.pid)
+            .ok_or(Errno::EBADF)?;
+        self.driver
+            .process_of_pid(pid)
+            .map(|p| p.key)
+            .ok_or(Errno::EINVAL)
     }
 }
 
@@ -118,8 +136,14 @@ mod tests {
     use crate::state::testing::VRAM;
 
     fn create(bench: &mut Bench, size: u64, domains: u64) -> Result<u32, Errno> {
-        let mut args = GemCreate { size, domains, ..Default::default() };
-        bench.drm(number::GEM_CREATE, &mut args).map(|()| args.size as u32)
+        let mut args = GemCreate {
+            size,
+            domains,
+            ..Default::default()
+        };
+        bench
+            .drm(number::GEM_CREATE, &mut args)
+            .map(|()| args.size as u32)
     }
 
     #[test]
@@ -127,7 +151,9 @@ mod tests {
         let mut bench = Bench::new();
         let handle = create(&mut bench, 100, DOMAIN_VRAM).unwrap();
         assert_eq!(bench.driver.devices[0].vram_used, PAGE);
-        let mut mmap = GemMmap { handle_or_offset: u64::from(handle) };
+        let mut mmap = GemMmap {
+            handle_or_offset: u64::from(handle),
+        };
         bench.drm(number::GEM_MMAP, &mut mmap).unwrap();
         assert!(mmap.handle_or_offset >= crate::state::backing::BUFFERS);
         let mut close = GemClose { handle, pad: 0 };
@@ -141,8 +167,14 @@ mod tests {
     #[test]
     fn too_much_and_nothing() {
         let mut bench = Bench::new();
-        assert_eq!(create(&mut bench, VRAM + 1, DOMAIN_VRAM), Err(Errno::ENOMEM));
-        assert_eq!(create(&mut bench, u64::MAX, DOMAIN_VRAM), Err(Errno::ENOMEM));
+        assert_eq!(
+            create(&mut bench, VRAM + 1, DOMAIN_VRAM),
+            Err(Errno::ENOMEM)
+        );
+        assert_eq!(
+            create(&mut bench, u64::MAX, DOMAIN_VRAM),
+            Err(Errno::ENOMEM)
+        );
         assert_eq!(create(&mut bench, 0, DOMAIN_VRAM), Err(Errno::EINVAL));
         assert!(create(&mut bench, PAGE, DOMAIN_GTT).is_ok());
         assert_eq!(bench.driver.devices[0].vram_used, 0);
@@ -162,13 +194,19 @@ mod tests {
         };
         bench.drm(number::GEM_VA, &mut va).unwrap();
         let process = bench.driver.process_of_pid(PID).unwrap();
-        assert!(matches!(process.page_table.locate(0x5000_0010).0, Place::Backing(_)));
+        assert!(matches!(
+            process.page_table.locate(0x5000_0010).0,
+            Place::Backing(_)
+        ));
         va.size = 2 * PAGE;
         assert_eq!(bench.drm(number::GEM_VA, &mut va), Err(Errno::EINVAL));
         va.operation = VA_UNMAP;
         bench.drm(number::GEM_VA, &mut va).unwrap();
         let process = bench.driver.process_of_pid(PID).unwrap();
-        assert!(matches!(process.page_table.locate(0x5000_0010).0, Place::Process(_)));
+        assert!(matches!(
+            process.page_table.locate(0x5000_0010).0,
+            Place::Process(_)
+        ));
     }
 
     #[test]
@@ -176,14 +214,18 @@ mod tests {
         let mut bench = Bench::new();
         let handle = create(&mut bench, PAGE, DOMAIN_VRAM).unwrap();
         let mut set: GemMetadata = zerocopy::FromZeros::new_zeroed();
-        (set.handle, set.operation, set.data.size, set.data.words[0]) = (handle, METADATA_SET, 4, 77);
+        (set.handle, set.operation, set.data.size, set.data.words[0]) =
+            (handle, METADATA_SET, 4, 77);
         bench.drm(number::GEM_METADATA, &mut set).unwrap();
         let mut get: GemMetadata = zerocopy::FromZeros::new_zeroed();
         (get.handle, get.operation) = (handle, METADATA_GET);
         bench.drm(number::GEM_METADATA, &mut get).unwrap();
         assert_eq!((get.data.size, get.data.words[0]), (4, 77));
         set.data.size = 257;
-        assert_eq!(bench.drm(number::GEM_METADATA, &mut set), Err(Errno::EINVAL));
+        assert_eq!(
+            bench.drm(number::GEM_METADATA, &mut set),
+            Err(Errno::EINVAL)
+        );
     }
 
     #[test]
@@ -191,7 +233,11 @@ mod tests {
         let mut bench = Bench::new();
         let handle = create(&mut bench, 100, DOMAIN_GTT).unwrap();
         let value = bench.caller.put(0x8000, &[0; size_of::<GemCreate>()]);
-        let mut op = GemOp { handle, operation: OP_GET_CREATE_INFO, value };
+        let mut op = GemOp {
+            handle,
+            operation: OP_GET_CREATE_INFO,
+            value,
+        };
         bench.drm(number::GEM_OP, &mut op).unwrap();
         let info: GemCreate = bench.caller.get(0x8000);
         assert_eq!((info.size, info.domains), (PAGE, DOMAIN_GTT));

@@ -21,11 +21,18 @@ impl Call<'_> {
         let texts = [
             (&mut args.name_length, args.name_pointer, "amdgpu"),
             (&mut args.date_length, args.date_pointer, "20150101"),
-            (&mut args.description_length, args.description_pointer, "AMD GPU"),
+            (
+                &mut args.description_length,
+                args.description_pointer,
+                "AMD GPU",
+            ),
         ];
         for (length, pointer, text) in texts {
             let room = usize::try_from(*length).unwrap_or(usize::MAX);
-            let fits = text.as_bytes().get(..text.len().min(room)).unwrap_or_default();
+            let fits = text
+                .as_bytes()
+                .get(..text.len().min(room))
+                .unwrap_or_default();
             if !fits.is_empty() && pointer != 0 {
                 self.caller.write(pointer, fits)?;
             }
@@ -55,8 +62,8 @@ impl Call<'_> {
         self.fields.hex("selector", args.selector);
         let device = self.driver.device(self.gpu_id).ok_or(Errno::ENODEV)?;
         let used = device.vram_used;
-        let answer = drm_info::answer(&device.gpu, args.query, args.selector, used)
-            .ok_or(Errno::EINVAL)?;
+        let answer =
+            drm_info::answer(&device.gpu, args.query, args.selector, used).ok_or(Errno::EINVAL)?;
         let room = args.return_size as usize;
         let fits = answer.get(..answer.len().min(room)).unwrap_or_default();
         if !fits.is_empty() {
@@ -81,7 +88,10 @@ mod tests {
             ..zerocopy::FromZeros::new_zeroed()
         };
         bench.drm(number::VERSION, &mut args).unwrap();
-        assert_eq!((args.major, args.name_length, args.description_length), (3, 6, 7));
+        assert_eq!(
+            (args.major, args.name_length, args.description_length),
+            (3, 6, 7)
+        );
         assert_eq!(bench.caller.get::<[u8; 8]>(0x1000), *b"amd\0\0\0\0\0");
         args.name_length = 6;
         bench.drm(number::VERSION, &mut args).unwrap();
@@ -94,7 +104,10 @@ mod tests {
         let mut client: Client = zerocopy::FromZeros::new_zeroed();
         bench.drm(number::GET_CLIENT, &mut client).unwrap();
         assert_eq!((client.authenticated, client.pid), (1, u64::from(PID)));
-        let mut cap = GetCap { capability: CAP_PRIME, value: 0 };
+        let mut cap = GetCap {
+            capability: CAP_PRIME,
+            value: 0,
+        };
         bench.drm(number::GET_CAP, &mut cap).unwrap();
         assert_eq!(cap.value, 3);
     }

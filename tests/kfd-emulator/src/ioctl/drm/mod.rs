@@ -55,7 +55,9 @@ impl Call<'_> {
     /// A new handle for a block, whose reference it takes over.
     fn add_handle(&mut self, block: BlockId) -> Result<u32, Errno> {
         let handles = self.driver.handles(self.file).ok_or(Errno::EBADF)?;
-        let handle = (1..u32::MAX).find(|h| !handles.contains_key(h)).ok_or(Errno::ENOSPC)?;
+        let handle = (1..u32::MAX)
+            .find(|h| !handles.contains_key(h))
+            .ok_or(Errno::ENOSPC)?;
         handles.insert(handle, block);
         self.fields.set("handle", handle);
         Ok(handle)

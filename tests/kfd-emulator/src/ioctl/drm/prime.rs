@@ -55,20 +55,36 @@ mod tests {
     #[test]
     fn one_handle_for_one_dmabuf() {
         let mut bench = Bench::new();
-        let (block, _) = bench.driver.allocate(bench.gpu_id, Domain::Vram, PAGE, 0).unwrap();
-        bench.caller.descriptors.insert(9, Descriptor::Dmabuf(block));
-        bench.caller.descriptors.insert(10, Descriptor::Dmabuf(block));
+        let (block, _) = bench
+            .driver
+            .allocate(bench.gpu_id, Domain::Vram, PAGE, 0)
+            .unwrap();
+        bench
+            .caller
+            .descriptors
+            .insert(9, Descriptor::Dmabuf(block));
+        bench
+            .caller
+            .descriptors
+            .insert(10, Descriptor::Dmabuf(block));
         let handles: Vec<u32> = [9, 10]
             .into_iter()
             .map(|fd| {
-                let mut args = PrimeHandle { handle: 0, flags: 0, fd };
+                let mut args = PrimeHandle {
+                    handle: 0,
+                    flags: 0,
+                    fd,
+                };
                 bench.drm(number::PRIME_FD_TO_HANDLE, &mut args).unwrap();
                 args.handle
             })
             .collect();
         assert_eq!(handles, [1, 1]);
         bench.driver.release_block(block);
-        assert_eq!(bench.driver.devices[0].vram_used, PAGE, "the handle holds it");
+        assert_eq!(
+            bench.driver.devices[0].vram_used, PAGE,
+            "the handle holds it"
+        );
         bench.driver.close(bench.render);
         assert_eq!(bench.driver.devices[0].vram_used, 0);
     }
@@ -77,12 +93,28 @@ mod tests {
     fn what_is_no_dmabuf() {
         let mut bench = Bench::new();
         bench.caller.descriptors.insert(9, Descriptor::Other);
-        bench.caller.descriptors.insert(10, Descriptor::Dmabuf(BlockId(999)));
-        let mut args = PrimeHandle { handle: 0, flags: 0, fd: 9 };
-        assert_eq!(bench.drm(number::PRIME_FD_TO_HANDLE, &mut args), Err(Errno::EBADF));
+        bench
+            .caller
+            .descriptors
+            .insert(10, Descriptor::Dmabuf(BlockId(999)));
+        let mut args = PrimeHandle {
+            handle: 0,
+            flags: 0,
+            fd: 9,
+        };
+        assert_eq!(
+            bench.drm(number::PRIME_FD_TO_HANDLE, &mut args),
+            Err(Errno::EBADF)
+        );
         args.fd = 10;
-        assert_eq!(bench.drm(number::PRIME_FD_TO_HANDLE, &mut args), Err(Errno::ENOENT));
+        assert_eq!(
+            bench.drm(number::PRIME_FD_TO_HANDLE, &mut args),
+            Err(Errno::ENOENT)
+        );
         args.handle = 4;
-        assert_eq!(bench.drm(number::PRIME_HANDLE_TO_FD, &mut args), Err(Errno::ENOENT));
+        assert_eq!(
+            bench.drm(number::PRIME_HANDLE_TO_FD, &mut args),
+            Err(Errno::ENOENT)
+        );
     }
 }

@@ -32,7 +32,11 @@ impl Call<'_> {
 
     /// The block of a buffer of the calling process.
     fn block_of_buffer(&mut self, handle: u64) -> Result<BlockId, Errno> {
-        self.process()?.buffers.get(&handle).and_then(|b| b.block).ok_or(Errno::EINVAL)
+        self.process()?
+            .buffers
+            .get(&handle)
+            .and_then(|b| b.block)
+            .ok_or(Errno::EINVAL)
     }
 
     pub(super) fn get_dmabuf_info(&mut self, args: &mut DmabufInfo) -> Result<(), Errno> {
@@ -136,18 +140,36 @@ mod tests {
     fn an_imported_buffer_keeps_the_memory_and_is_not_charged() {
         let mut bench = Bench::new();
         let (handle, block) = exported(&mut bench);
-        bench.caller.descriptors.insert(9, Descriptor::Dmabuf(block));
-        let mut info = DmabufInfo { dmabuf_fd: 9, ..Default::default() };
+        bench
+            .caller
+            .descriptors
+            .insert(9, Descriptor::Dmabuf(block));
+        let mut info = DmabufInfo {
+            dmabuf_fd: 9,
+            ..Default::default()
+        };
         bench.kfd(number::GET_DMABUF_INFO, &mut info).unwrap();
         assert_eq!((info.size, info.gpu_id), (PAGE, bench.gpu_id));
         let gpu_id = bench.gpu_id;
-        let mut import = ImportDmabuf { va: 0x2000_0000, gpu_id, dmabuf_fd: 9, handle: 0 };
+        let mut import = ImportDmabuf {
+            va: 0x2000_0000,
+            gpu_id,
+            dmabuf_fd: 9,
+            handle: 0,
+        };
         bench.kfd(number::IMPORT_DMABUF, &mut import).unwrap();
         assert_eq!(bench.driver.vram(PID, gpu_id), Some(PAGE));
-        bench.kfd(number::FREE_MEMORY_OF_GPU, &mut FreeMemory { handle }).unwrap();
+        bench
+            .kfd(number::FREE_MEMORY_OF_GPU, &mut FreeMemory { handle })
+            .unwrap();
         assert_eq!(bench.driver.vram(PID, gpu_id), Some(0));
-        assert_eq!(bench.driver.devices[0].vram_used, PAGE, "the import still holds it");
-        let mut free = FreeMemory { handle: import.handle };
+        assert_eq!(
+            bench.driver.devices[0].vram_used, PAGE,
+            "the import still holds it"
+        );
+        let mut free = FreeMemory {
+            handle: import.handle,
+        };
         bench.kfd(number::FREE_MEMORY_OF_GPU, &mut free).unwrap();
         assert_eq!(bench.driver.devices[0].vram_used, 0);
     }
@@ -156,35 +178,67 @@ mod tests {
     fn only_dmabufs_can_be_imported() {
         let mut bench = Bench::new();
         bench.caller.descriptors.insert(9, Descriptor::Other);
-        let mut import = ImportDmabuf { gpu_id: bench.gpu_id, dmabuf_fd: 9, ..Default::default() };
-        assert_eq!(bench.kfd(number::IMPORT_DMABUF, &mut import), Err(Errno::EINVAL));
+        let mut import = ImportDmabuf {
+            gpu_id: bench.gpu_id,
+            dmabuf_fd: 9,
+            ..Default::default()
+        };
+        assert_eq!(
+            bench.kfd(number::IMPORT_DMABUF, &mut import),
+            Err(Errno::EINVAL)
+        );
         import.dmabuf_fd = 10;
-        assert_eq!(bench.kfd(number::IMPORT_DMABUF, &mut import), Err(Errno::EBADF));
-        bench.caller.descriptors.insert(9, Descriptor::Dmabuf(BlockId(12345)));
+        assert_eq!(
+            bench.kfd(number::IMPORT_DMABUF, &mut import),
+            Err(Errno::EBADF)
+        );
+        bench
+            .caller
+            .descriptors
+            .insert(9, Descriptor::Dmabuf(BlockId(12345)));
         import.dmabuf_fd = 9;
-        assert_eq!(bench.kfd(number::IMPORT_DMABUF, &mut import), Err(Errno::EINVAL), "gone");
+        assert_eq!(
+            bench.kfd(number::IMPORT_DMABUF, &mut import),
+            Err(Errno::EINVAL),
+            "gone"
+        );
     }
 
     #[test]
     fn with_a_preloaded_library_the_answer_names_the_block() {
         let mut bench = Bench::new();
         let (handle, block) = exported(&mut bench);
-        let mut export = ExportDmabuf { handle, ..Default::default() };
+        let mut export = ExportDmabuf {
+            handle,
+            ..Default::default()
+        };
         let result = bench.kfd(number::EXPORT_DMABUF, &mut export);
         assert_eq!((result, export.dmabuf_fd), (Err(Errno::EOPNOTSUPP), 0));
         bench.driver.options.preload = true;
         let result = bench.kfd(number::EXPORT_DMABUF, &mut export);
-        assert_eq!((result, export.dmabuf_fd), (Err(Errno::EOPNOTSUPP), block.0 as u32));
+        assert_eq!(
+            (result, export.dmabuf_fd),
+            (Err(Errno::EOPNOTSUPP), block.0 as u32)
+        );
         export.handle = 1;
-        assert_eq!(bench.kfd(number::EXPORT_DMABUF, &mut export), Err(Errno::EINVAL));
+        assert_eq!(
+            bench.kfd(number::EXPORT_DMABUF, &mut export),
+            Err(Errno::EINVAL)
+        );
     }
 
     #[test]
     fn ipc_handles_are_of_the_dkms_driver() {
         let mut bench = Bench::new();
         let (handle, _) = exported(&mut bench);
-        let mut export = IpcExportHandle { handle, ..Default::default() };
-        assert_eq!(bench.kfd(number::IPC_EXPORT_HANDLE, &mut export), Err(Errno::ENOTTY));
+        let mut export = IpcExportHandle {
+            handle,
+            ..Default::default()
+        };
+        assert_eq!(
+            bench.kfd(number::IPC_EXPORT_HANDLE, &mut export),
+            Err(Errno::ENOTTY)
+        );
         bench.driver.options.dkms_ipc = true;
         bench.kfd(number::IPC_EXPORT_HANDLE, &mut export).unwrap();
         let mut import = IpcImportHandle {
@@ -196,6 +250,9 @@ mod tests {
         bench.kfd(number::IPC_IMPORT_HANDLE, &mut import).unwrap();
         assert_ne!(import.mmap_offset, 0);
         import.share_handle[2] = 0;
-        assert_eq!(bench.kfd(number::IPC_IMPORT_HANDLE, &mut import), Err(Errno::EINVAL));
+        assert_eq!(
+            bench.kfd(number::IPC_IMPORT_HANDLE, &mut import),
+            Err(Errno::EINVAL)
+        );
     }
 }

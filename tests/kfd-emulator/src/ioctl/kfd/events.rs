@@ -57,19 +57,23 @@ impl Call<'_> {
         now: Instant,
         client: impl FnOnce() -> Box<dyn WaitClient>,
     ) -> Outcome {
-        let data: Vec<EventData> =
-            match read_array(self.caller, args.events_pointer, args.events) {
-                Ok(data) => data,
-                Err(errno) => return Outcome::Done(Err(errno)),
-            };
+        let data: Vec<EventData> = match read_array(self.caller, args.events_pointer, args.events) {
+            Ok(data) => data,
+            Err(errno) => return Outcome::Done(Err(errno)),
+        };
         let events: Vec<Awaited> = data
             .iter()
-            .map(|d| Awaited { id: d.event_id, age: d.last_event_age, came: false })
+            .map(|d| Awaited {
+                id: d.event_id,
+                age: d.last_event_age,
+                came: false,
+            })
             .collect();
-        self.fields.set("events", events.iter().map(|e| e.id).collect::<Vec<_>>());
+        self.fields
+            .set("events", events.iter().map(|e| e.id).collect::<Vec<_>>());
         self.fields.set("timeout", args.timeout);
-        let deadline = (args.timeout != FOREVER)
-            .then(|| now + Duration::from_millis(u64::from(args.timeout)));
+        let deadline =
+            (args.timeout != FOREVER).then(|| now + Duration::from_millis(u64::from(args.timeout)));
         let waiter = Waiter {
             process: self.key,
             tid: self.caller.tid(),
@@ -98,7 +102,11 @@ mod tests {
     use crate::ioctl::testing::Bench;
 
     fn create(bench: &mut Bench, event_type: u32) -> CreateEvent {
-        let mut args = CreateEvent { event_type, auto_reset: 1, ..Default::default() };
+        let mut args = CreateEvent {
+            event_type,
+            auto_reset: 1,
+            ..Default::default()
+        };
         bench.kfd(number::CREATE_EVENT, &mut args).unwrap();
         args
     }
@@ -107,7 +115,10 @@ mod tests {
     fn a_signal_event_has_a_slot_and_others_have_not() {
         let mut bench = Bench::new();
         let signal = create(&mut bench, 0);
-        assert_eq!((signal.event_id, signal.slot_index, signal.trigger_data), (1, 1, 1));
+        assert_eq!(
+            (signal.event_id, signal.slot_index, signal.trigger_data),
+            (1, 1, 1)
+        );
         assert_eq!(signal.event_page_offset, EVENT_PAGE);
         let memory = create(&mut bench, crate::abi::kfd::EVENT_MEMORY);
         assert_eq!((memory.slot_index, memory.event_page_offset), (0, 0));
@@ -116,11 +127,22 @@ mod tests {
     #[test]
     fn set_reset_destroy_name_an_event_that_exists() {
         let mut bench = Bench::new();
-        let mut id = EventId { event_id: create(&mut bench, 0).event_id, pad: 0 };
-        for number in [number::SET_EVENT, number::RESET_EVENT, number::DESTROY_EVENT] {
+        let mut id = EventId {
+            event_id: create(&mut bench, 0).event_id,
+            pad: 0,
+        };
+        for number in [
+            number::SET_EVENT,
+            number::RESET_EVENT,
+            number::DESTROY_EVENT,
+        ] {
             assert_eq!(bench.kfd(number, &mut id), Ok(()));
         }
-        for number in [number::SET_EVENT, number::RESET_EVENT, number::DESTROY_EVENT] {
+        for number in [
+            number::SET_EVENT,
+            number::RESET_EVENT,
+            number::DESTROY_EVENT,
+        ] {
             assert_eq!(bench.kfd(number, &mut id), Err(Errno::EINVAL));
         }
     }
@@ -128,7 +150,14 @@ mod tests {
     #[test]
     fn waiting_on_unreadable_memory() {
         let mut bench = Bench::new();
-        let mut args = WaitEvents { events_pointer: 0x9000, events: 1, ..Default::default() };
-        assert_eq!(bench.kfd(number::WAIT_EVENTS, &mut args), Err(Errno::EFAULT));
+        let mut args = WaitEvents {
+            events_pointer: 0x9000,
+            events: 1,
+            ..Default::default()
+        };
+        assert_eq!(
+            bench.kfd(number::WAIT_EVENTS, &mut args),
+            Err(Errno::EFAULT)
+        );
     }
 }

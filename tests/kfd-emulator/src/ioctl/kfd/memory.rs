@@ -19,7 +19,13 @@ const KINDS: u32 = ALLOC_VRAM | ALLOC_GTT | ALLOC_USERPTR | ALLOC_DOORBELL | ALL
 
 impl Call<'_> {
     pub(super) fn alloc_memory(&mut self, args: &mut AllocMemory) -> Result<(), Errno> {
-        let AllocMemory { va, size, gpu_id, flags, .. } = *args;
+        let AllocMemory {
+            va,
+            size,
+            gpu_id,
+            flags,
+            ..
+        } = *args;
         self.fields.hex("va", va);
         self.fields.set("size", size);
         self.fields.hex("gpu_id", gpu_id);
@@ -111,7 +117,11 @@ impl Call<'_> {
         if args.gpus == 0 || args.done > args.gpus {
             return Err(Errno::EINVAL);
         }
-        let buffer = self.process()?.buffers.get(&args.handle).ok_or(Errno::EINVAL)?;
+        let buffer = self
+            .process()?
+            .buffers
+            .get(&args.handle)
+            .ok_or(Errno::EINVAL)?;
         let size = buffer.size;
         self.fields.set("size", size);
         let gpu_ids: Vec<u32> = read_array(self.caller, args.gpu_ids_pointer, args.gpus)?;
@@ -136,8 +146,16 @@ mod tests {
 
     fn alloc(bench: &mut Bench, size: u64, flags: u32) -> Result<AllocMemory, Errno> {
         let gpu_id = bench.gpu_id;
-        let mut args = AllocMemory { va: VA, size, gpu_id, flags, ..Default::default() };
-        bench.kfd(number::ALLOC_MEMORY_OF_GPU, &mut args).map(|()| args)
+        let mut args = AllocMemory {
+            va: VA,
+            size,
+            gpu_id,
+            flags,
+            ..Default::default()
+        };
+        bench
+            .kfd(number::ALLOC_MEMORY_OF_GPU, &mut args)
+            .map(|()| args)
     }
 
     fn free(bench: &mut Bench, handle: u64) -> Result<(), Errno> {
@@ -146,7 +164,12 @@ mod tests {
 
     fn map(bench: &mut Bench, number: u8, handle: u64) -> Result<MapMemory, Errno> {
         let gpu_ids_pointer = bench.caller.put(0x1000, &bench.gpu_id.to_ne_bytes());
-        let mut args = MapMemory { handle, gpu_ids_pointer, gpus: 1, done: 0 };
+        let mut args = MapMemory {
+            handle,
+            gpu_ids_pointer,
+            gpus: 1,
+            done: 0,
+        };
         bench.kfd(number, &mut args).map(|()| args)
     }
 
@@ -160,11 +183,18 @@ mod tests {
         let args = alloc(&mut bench, 5000, ALLOC_VRAM).unwrap();
         assert_eq!(vram(&bench), 2 * PAGE);
         assert_ne!(args.mmap_offset, 0);
-        assert_eq!(bench.driver.devices[0].available(), VRAM - AVAILABILITY_STEP);
+        assert_eq!(
+            bench.driver.devices[0].available(),
+            VRAM - AVAILABILITY_STEP
+        );
         free(&mut bench, args.handle).unwrap();
         assert_eq!(vram(&bench), 0);
         assert_eq!(bench.driver.devices[0].available(), VRAM);
-        assert_eq!(free(&mut bench, args.handle), Err(Errno::EINVAL), "only once");
+        assert_eq!(
+            free(&mut bench, args.handle),
+            Err(Errno::EINVAL),
+            "only once"
+        );
     }
 
     #[test]
@@ -188,8 +218,14 @@ mod tests {
     #[test]
     fn a_full_gpu_says_enomem() {
         let mut bench = Bench::new();
-        assert_eq!(alloc(&mut bench, VRAM + 1, ALLOC_VRAM).unwrap_err(), Errno::ENOMEM);
-        assert_eq!(alloc(&mut bench, u64::MAX, ALLOC_VRAM).unwrap_err(), Errno::ENOMEM);
+        assert_eq!(
+            alloc(&mut bench, VRAM + 1, ALLOC_VRAM).unwrap_err(),
+            Errno::ENOMEM
+        );
+        assert_eq!(
+            alloc(&mut bench, u64::MAX, ALLOC_VRAM).unwrap_err(),
+            Errno::ENOMEM
+        );
         let all = alloc(&mut bench, VRAM, ALLOC_VRAM).unwrap();
         assert_eq!(alloc(&mut bench, 1, ALLOC_VRAM).unwrap_err(), Errno::ENOMEM);
         free(&mut bench, all.handle).unwrap();
@@ -201,14 +237,32 @@ mod tests {
         let mut bench = Bench::new();
         assert_eq!(alloc(&mut bench, 0, ALLOC_VRAM).unwrap_err(), Errno::EINVAL);
         assert_eq!(alloc(&mut bench, PAGE, 0).unwrap_err(), Errno::EINVAL);
-        let mut args =
-            AllocMemory { size: PAGE, gpu_id: 1, flags: ALLOC_VRAM, ..Default::default() };
-        assert_eq!(bench.kfd(number::ALLOC_MEMORY_OF_GPU, &mut args), Err(Errno::EINVAL));
+        let mut args = AllocMemory {
+            size: PAGE,
+            gpu_id: 1,
+            flags: ALLOC_VRAM,
+            ..Default::default()
+        };
+        assert_eq!(
+            bench.kfd(number::ALLOC_MEMORY_OF_GPU, &mut args),
+            Err(Errno::EINVAL)
+        );
         args.gpu_id = bench.gpu_id;
         args.va = u64::MAX;
-        assert_eq!(bench.kfd(number::ALLOC_MEMORY_OF_GPU, &mut args), Err(Errno::EINVAL));
-        bench.driver.process(ProcessKey(1)).unwrap().acquired.clear();
-        assert_eq!(alloc(&mut bench, PAGE, ALLOC_VRAM).unwrap_err(), Errno::ENODEV);
+        assert_eq!(
+            bench.kfd(number::ALLOC_MEMORY_OF_GPU, &mut args),
+            Err(Errno::EINVAL)
+        );
+        bench
+            .driver
+            .process(ProcessKey(1))
+            .unwrap()
+            .acquired
+            .clear();
+        assert_eq!(
+            alloc(&mut bench, PAGE, ALLOC_VRAM).unwrap_err(),
+            Errno::ENODEV
+        );
         assert!(bench.driver.blocks.is_empty());
     }
 
@@ -216,7 +270,12 @@ mod tests {
     fn mapped_memory_cannot_be_freed() {
         let mut bench = Bench::new();
         let handle = alloc(&mut bench, PAGE, ALLOC_VRAM).unwrap().handle;
-        assert_eq!(map(&mut bench, number::MAP_MEMORY_TO_GPU, handle).unwrap().done, 1);
+        assert_eq!(
+            map(&mut bench, number::MAP_MEMORY_TO_GPU, handle)
+                .unwrap()
+                .done,
+            1
+        );
         assert_eq!(free(&mut bench, handle), Err(Errno::EBUSY));
         map(&mut bench, number::UNMAP_MEMORY_FROM_GPU, handle).unwrap();
         assert_eq!(free(&mut bench, handle), Ok(()));
@@ -228,12 +287,26 @@ mod tests {
     fn mapping_names_gpus_that_exist() {
         let mut bench = Bench::new();
         let handle = alloc(&mut bench, PAGE, ALLOC_VRAM).unwrap().handle;
-        let mut args = MapMemory { handle, gpu_ids_pointer: 0x9000, gpus: 1, done: 0 };
-        assert_eq!(bench.kfd(number::MAP_MEMORY_TO_GPU, &mut args), Err(Errno::EFAULT));
+        let mut args = MapMemory {
+            handle,
+            gpu_ids_pointer: 0x9000,
+            gpus: 1,
+            done: 0,
+        };
+        assert_eq!(
+            bench.kfd(number::MAP_MEMORY_TO_GPU, &mut args),
+            Err(Errno::EFAULT)
+        );
         args.gpu_ids_pointer = bench.caller.put(0x9000, &7_u32.to_ne_bytes());
-        assert_eq!(bench.kfd(number::MAP_MEMORY_TO_GPU, &mut args), Err(Errno::EINVAL));
+        assert_eq!(
+            bench.kfd(number::MAP_MEMORY_TO_GPU, &mut args),
+            Err(Errno::EINVAL)
+        );
         args.gpus = 0;
-        assert_eq!(bench.kfd(number::MAP_MEMORY_TO_GPU, &mut args), Err(Errno::EINVAL));
+        assert_eq!(
+            bench.kfd(number::MAP_MEMORY_TO_GPU, &mut args),
+            Err(Errno::EINVAL)
+        );
     }
 
     #[test]
@@ -259,8 +332,12 @@ mod tests {
     #[test]
     fn an_ordered_failure_takes_no_memory() {
         let mut bench = Bench::new();
-        bench.driver.fail_allocs =
-            Some(FailAllocs { skip: 0, count: 1, errno: Errno::EIO, vram_only: false });
+        bench.driver.fail_allocs = Some(FailAllocs {
+            skip: 0,
+            count: 1,
+            errno: Errno::EIO,
+            vram_only: false,
+        });
         assert_eq!(alloc(&mut bench, PAGE, ALLOC_VRAM).unwrap_err(), Errno::EIO);
         assert_eq!(vram(&bench), 0);
         assert!(alloc(&mut bench, PAGE, ALLOC_VRAM).is_ok());

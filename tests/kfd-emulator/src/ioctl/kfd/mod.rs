@@ -99,6 +99,10 @@ impl Call<'_> {
     /// acquired (`kfd_process_device_init_vm`).
     fn check_vm(&mut self, gpu_id: u32) -> Result<(), Errno> {
         self.check_gpu(gpu_id)?;
-        if self.process()?.acquired.contains(&gpu_id) { Ok(()) } else { Err(Errno::ENODEV) }
+        if self.process()?.acquired.contains(&gpu_id) {
+            Ok(())
+        } else {
+            Err(Errno::ENODEV)
+        }
     }
 }

@@ -26,7 +26,10 @@ impl Call<'_> {
         self.check_vm(args.gpu_id)?;
         let devices = &self.driver.devices;
         let gpus = devices.len();
-        let index = devices.iter().position(|d| d.gpu.gpu_id == args.gpu_id).unwrap_or(0);
+        let index = devices
+            .iter()
+            .position(|d| d.gpu.gpu_id == args.gpu_id)
+            .unwrap_or(0);
         self.driver.queues_serial += 1;
         let serial = self.driver.queues_serial;
         let process = self.process()?;
@@ -54,7 +57,10 @@ impl Call<'_> {
 
     pub(super) fn destroy_queue(&mut self, args: &mut DestroyQueue) -> Result<(), Errno> {
         self.fields.set("queue_id", args.queue_id);
-        self.process()?.queues.remove(&args.queue_id).ok_or(Errno::EINVAL)?;
+        self.process()?
+            .queues
+            .remove(&args.queue_id)
+            .ok_or(Errno::EINVAL)?;
         self.driver.queues_serial += 1;
         Ok(())
     }
@@ -63,7 +69,11 @@ impl Call<'_> {
         self.fields.set("queue_id", args.queue_id);
         self.fields.set("percentage", args.queue_percentage);
         check_properties(args.ring_size, args.queue_percentage, args.queue_priority)?;
-        let queue = self.process()?.queues.get_mut(&args.queue_id).ok_or(Errno::EFAULT)?;
+        let queue = self
+            .process()?
+            .queues
+            .get_mut(&args.queue_id)
+            .ok_or(Errno::EFAULT)?;
         // The thunk passes no ring when it only changes percentage or priority.
         if args.ring_base_address != 0 {
             queue.ring_base = args.ring_base_address;
@@ -85,9 +95,16 @@ impl Call<'_> {
         let mask: Vec<u32> = read_array(self.caller, args.mask_pointer, words)?;
         let shown: Vec<String> = mask.iter().map(|word| format!("{word:08x}")).collect();
         self.fields.set("mask", shown);
-        let queue = self.process()?.queues.get(&args.queue_id).ok_or(Errno::EFAULT)?;
+        let queue = self
+            .process()?
+            .queues
+            .get(&args.queue_id)
+            .ok_or(Errno::EFAULT)?;
         let gpu_id = queue.gpu_id;
-        let in_pairs = self.driver.device(gpu_id).is_some_and(|d| d.gpu.profile.has_wgp());
+        let in_pairs = self
+            .driver
+            .device(gpu_id)
+            .is_some_and(|d| d.gpu.profile.has_wgp());
         if in_pairs && !is_paired(&mask) {
             return Err(Errno::EINVAL);
         }
@@ -99,7 +116,10 @@ impl Call<'_> {
 
     pub(super) fn alloc_queue_gws(&mut self, args: &mut AllocQueueGws) -> Result<(), Errno> {
         self.fields.set("queue_id", args.queue_id);
-        self.process()?.queues.get(&args.queue_id).ok_or(Errno::EINVAL)?;
+        self.process()?
+            .queues
+            .get(&args.queue_id)
+            .ok_or(Errno::EINVAL)?;
         args.first_gws = 0;
         Ok(())
     }
@@ -128,14 +148,23 @@ mod tests {
     fn set_mask(bench: &mut Bench, queue_id: u32, mask: &[u32]) -> Result<(), Errno> {
         let bytes: Vec<u8> = mask.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let mask_pointer = bench.caller.put(0x5000, &bytes);
-        let mut args = SetCuMask { queue_id, bits: mask.len() as u32 * 32, mask_pointer };
+        let mut args = SetCuMask {
+            queue_id,
+            bits: mask.len() as u32 * 32,
+            mask_pointer,
+        };
         bench.kfd(number::SET_CU_MASK, &mut args)
     }
 
     fn mask_of(bench: &Bench, queue_id: u32) -> Vec<u32> {
         let view = bench.driver.view();
         let queues = &view.process(PID).unwrap().queues;
-        queues.iter().find(|q| q.id == queue_id).unwrap().cu_mask.clone()
+        queues
+            .iter()
+            .find(|q| q.id == queue_id)
+            .unwrap()
+            .cu_mask
+            .clone()
     }
 
     #[test]
@@ -146,9 +175,15 @@ mod tests {
         assert_eq!(a.doorbell_offset % DOORBELL_STRIDE, 0);
         assert_eq!(a.doorbell_offset, DOORBELLS);
         assert_eq!(b.doorbell_offset, a.doorbell_offset + 8);
-        let mut destroy = DestroyQueue { queue_id: 0, pad: 0 };
+        let mut destroy = DestroyQueue {
+            queue_id: 0,
+            pad: 0,
+        };
         bench.kfd(number::DESTROY_QUEUE, &mut destroy).unwrap();
-        assert_eq!(bench.kfd(number::DESTROY_QUEUE, &mut destroy), Err(Errno::EINVAL));
+        assert_eq!(
+            bench.kfd(number::DESTROY_QUEUE, &mut destroy),
+            Err(Errno::EINVAL)
+        );
         assert_eq!(create(&mut bench).unwrap().queue_id, 0);
     }
 
@@ -158,11 +193,19 @@ mod tests {
         let (driver, caller) = (&mut bench.driver, &bench.caller);
         let mut fields = crate::ioctl::Fields::default();
         let mut bytes = [0_u8; 0x58];
-        let args = CreateQueue { gpu_id: bench.gpu_id, ..Default::default() };
+        let args = CreateQueue {
+            gpu_id: bench.gpu_id,
+            ..Default::default()
+        };
         crate::abi::store(&args, &mut bytes);
         let key = crate::state::ProcessKey(1);
-        let outcome = Call { driver, caller, key, fields: &mut fields }
-            .run(number::CREATE_QUEUE, &mut bytes);
+        let outcome = Call {
+            driver,
+            caller,
+            key,
+            fields: &mut fields,
+        }
+        .run(number::CREATE_QUEUE, &mut bytes);
         assert!(matches!(outcome, crate::ioctl::Outcome::Done(Ok(()))));
     }
 
@@ -183,8 +226,15 @@ mod tests {
         assert_eq!(mask_of(&bench, id), [0x1f, 0]);
         assert_eq!(set_mask(&mut bench, 77, &[1]), Err(Errno::EFAULT));
         assert_eq!(set_mask(&mut bench, id, &[]), Err(Errno::EINVAL));
-        let mut args = SetCuMask { queue_id: id, bits: 31, mask_pointer: 0x5000 };
-        assert_eq!(bench.kfd(number::SET_CU_MASK, &mut args), Err(Errno::EINVAL));
+        let mut args = SetCuMask {
+            queue_id: id,
+            bits: 31,
+            mask_pointer: 0x5000,
+        };
+        assert_eq!(
+            bench.kfd(number::SET_CU_MASK, &mut args),
+            Err(Errno::EINVAL)
+        );
     }
 
     #[test]
@@ -193,18 +243,35 @@ mod tests {
         let id = create(&mut bench).unwrap().queue_id;
         set_mask(&mut bench, id, &[0x3f, 0]).unwrap();
         assert_eq!(set_mask(&mut bench, id, &[0x1f, 0]), Err(Errno::EINVAL));
-        assert_eq!(mask_of(&bench, id), [0x3f, 0], "the refused mask changes nothing");
+        assert_eq!(
+            mask_of(&bench, id),
+            [0x3f, 0],
+            "the refused mask changes nothing"
+        );
     }
 
     #[test]
     fn updating() {
         let mut bench = Bench::new();
         let id = create(&mut bench).unwrap().queue_id;
-        let mut args = UpdateQueue { queue_id: id, queue_percentage: 0, ..Default::default() };
+        let mut args = UpdateQueue {
+            queue_id: id,
+            queue_percentage: 0,
+            ..Default::default()
+        };
         bench.kfd(number::UPDATE_QUEUE, &mut args).unwrap();
         args.queue_percentage = 101;
-        assert_eq!(bench.kfd(number::UPDATE_QUEUE, &mut args), Err(Errno::EINVAL));
-        args = UpdateQueue { queue_id: 9, ..Default::default() };
-        assert_eq!(bench.kfd(number::UPDATE_QUEUE, &mut args), Err(Errno::EFAULT));
+        assert_eq!(
+            bench.kfd(number::UPDATE_QUEUE, &mut args),
+            Err(Errno::EINVAL)
+        );
+        args = UpdateQueue {
+            queue_id: 9,
+            ..Default::default()
+        };
+        assert_eq!(
+            bench.kfd(number::UPDATE_QUEUE, &mut args),
+            Err(Errno::EFAULT)
+        );
     }
 }

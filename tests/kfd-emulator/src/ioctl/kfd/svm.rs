@@ -26,10 +26,14 @@ impl Call<'_> {
             .checked_mul(size_of::<SvmAttribute>())
             .and_then(|bytes| room.get_mut(..bytes))
             .ok_or(Errno::EINVAL)?;
-        let mut attributes: Vec<SvmAttribute> =
-            bytes.chunks_exact(size_of::<SvmAttribute>()).map(load).collect();
-        let shown: Vec<String> =
-            attributes.iter().map(|a| format!("{}={:#x}", a.kind, a.value)).collect();
+        let mut attributes: Vec<SvmAttribute> = bytes
+            .chunks_exact(size_of::<SvmAttribute>())
+            .map(load)
+            .collect();
+        let shown: Vec<String> = attributes
+            .iter()
+            .map(|a| format!("{}={:#x}", a.kind, a.value))
+            .collect();
         self.fields.set("attributes", shown);
         let ranges = &mut self.process()?.svm;
         match args.operation {
@@ -50,9 +54,7 @@ mod tests {
     use zerocopy::{FromBytes, Immutable, IntoBytes};
 
     use super::*;
-    use crate::abi::kfd::{
-        SVM_ATTR_ACCESS, SVM_ATTR_ACCESS_IN_PLACE, SVM_ATTR_NO_ACCESS, number,
-    };
+    use crate::abi::kfd::{SVM_ATTR_ACCESS, SVM_ATTR_ACCESS_IN_PLACE, SVM_ATTR_NO_ACCESS, number};
     use crate::ioctl::testing::Bench;
 
     #[repr(C)]
@@ -65,8 +67,19 @@ mod tests {
     fn query(bench: &mut Bench, operation: u32, kind: u32) -> Result<WithTwo, Errno> {
         let gpu_id = bench.gpu_id;
         let mut argument = WithTwo {
-            args: Svm { start: 0x10_0000, size: 0x2000, operation, attributes: 2 },
-            attributes: [SvmAttribute { kind, value: gpu_id }, SvmAttribute { kind: 7, value: 3 }],
+            args: Svm {
+                start: 0x10_0000,
+                size: 0x2000,
+                operation,
+                attributes: 2,
+            },
+            attributes: [
+                SvmAttribute {
+                    kind,
+                    value: gpu_id,
+                },
+                SvmAttribute { kind: 7, value: 3 },
+            ],
         };
         bench.kfd(number::SVM, &mut argument).map(|()| argument)
     }
@@ -86,14 +99,40 @@ mod tests {
     #[test]
     fn more_attributes_than_there_are_bytes() {
         let mut bench = Bench::new();
-        let mut args = Svm { start: 0x1000, size: 0x1000, operation: SVM_GET, attributes: 1 };
+        let mut args = Svm {
+            start: 0x1000,
+            size: 0x1000,
+            operation: SVM_GET,
+            attributes: 1,
+        };
         assert_eq!(bench.kfd(number::SVM, &mut args), Err(Errno::EINVAL));
         args.attributes = u32::MAX;
         assert_eq!(bench.kfd(number::SVM, &mut args), Err(Errno::EINVAL));
-        args = Svm { start: 0x1000, size: 100, operation: SVM_GET, attributes: 0 };
-        assert_eq!(bench.kfd(number::SVM, &mut args), Err(Errno::EINVAL), "not whole pages");
-        args = Svm { start: u64::MAX - 0xfff, size: 0x2000, operation: SVM_GET, attributes: 0 };
-        assert_eq!(bench.kfd(number::SVM, &mut args), Err(Errno::EINVAL), "it wraps");
-        assert!(query(&mut bench, 2, SVM_ATTR_ACCESS).is_err(), "no such operation");
+        args = Svm {
+            start: 0x1000,
+            size: 100,
+            operation: SVM_GET,
+            attributes: 0,
+        };
+        assert_eq!(
+            bench.kfd(number::SVM, &mut args),
+            Err(Errno::EINVAL),
+            "not whole pages"
+        );
+        args = Svm {
+            start: u64::MAX - 0xfff,
+            size: 0x2000,
+            operation: SVM_GET,
+            attributes: 0,
+        };
+        assert_eq!(
+            bench.kfd(number::SVM, &mut args),
+            Err(Errno::EINVAL),
+            "it wraps"
+        );
+        assert!(
+            query(&mut bench, 2, SVM_ATTR_ACCESS).is_err(),
+            "no such operation"
+        );
     }
 }

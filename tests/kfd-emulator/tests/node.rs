@@ -1,0 +1,164 @@
+//! Nodes from outside: what they leave alone, how they start and end.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Client, GIB, MIB, is_alive, vram_of, wait_until};
+use kfd_emulator::{Inject, Node};
+
+/// What of this machine a node must not change: its mounts, and what is in some directories.
+fn host() -> (String, Vec<BTreeSet<String>>) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let directories = [
+        "/dev",
+        "/dev/shm",
+        "/sys/class",
+        "/sys/module",
+        "/sys/fs/cgroup",
+        "/etc",
+    ];
+    let names = |directory| {
+        let entries = std::fs::read_dir(directory).unwrap();
+        entries
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect()
+    };
+    (mounts, directories.into_iter().map(names).collect())
+}
+
+#[test]
+fn the_host_is_not_touched() {
+    let before = host();
+    for inject in [Inject::Seccomp, Inject::Preload] {
+        let node = start_or_skip!(Node::builder().gpus(2).inject(inject));
+        let mut client = Client::open(&node);
+        client.ok("touch /dev/shm/hsakmt_shared_mem");
+        client.ok("touch /dev/kfd-emulator/cache/x");
+        client.ok("read /dev/shm/hsakmt_shared_mem");
+        let cgroup = client.ask("touch /sys/fs/cgroup/x");
+        assert!(
+            matches!(cgroup, Err(libc::EROFS | libc::EACCES | libc::EPERM)),
+            "{cgroup:?}"
+        );
+        assert_eq!(host(), before, "while a node runs with {inject}");
+        let server = node.server_pid();
+        drop(node);
+        assert!(!is_alive(server));
+        wait_until("the client's end", || {
+            client.process.try_wait().unwrap().is_some()
+        });
+        assert_eq!(host(), before, "after a node with {inject}");
+    }
+}
+
+#[test]
+fn nodes_run_side_by_side() {
+    let a = start_or_skip!(Node::builder().profile("mi210").vram(GIB));
+    let b = start_or_skip!(Node::builder().profile("rx7900xtx").gpus(2).vram(2 * GIB));
+    let (mut in_a, mut in_b) = (Client::open(&a), Client::open(&b));
+    in_a.ok(&format!("alloc {GIB}"));
+    in_b.ok(&format!("alloc {}", 2 * GIB));
+    assert_eq!(in_a.ask("alloc 4096"), Err(libc::ENOMEM));
+    assert_eq!(vram_of(&a, in_a.pid()), Some(GIB));
+    assert_eq!(vram_of(&a, in_b.pid()), None, "the other node's");
+    assert_eq!(b.control().state().unwrap().gpus.len(), 2);
+    drop(a);
+    assert_eq!(in_b.ok("version"), "1.17", "the other node goes on");
+}
+
+#[test]
+fn many_threads_start_and_use_nodes() {
+    if let Some(reason) = kfd_emulator::node::missing() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let node = common::start(Node::builder().vram(GIB));
+                std::thread::scope(|clients| {
+                    for _ in 0..3 {
+                        clients.spawn(|| {
+                            let mut client = Client::open(&node);
+                            let handle = client.ok(&format!("alloc {}", 100 * MIB));
+                            let fd = client.ok(&format!("export {handle}"));
+                            client.ok(&format!("import {fd}"));
+                        });
+                    }
+                });
+                wait_until("all clients' end", || {
+                    node.control().state().unwrap().processes.is_empty()
+                });
+                assert_eq!(node.control().state().unwrap().gpus[0].vram_used, 0);
+            });
+        }
+    });
+}
+
+#[test]
+fn programs_that_still_run_end_with_their_node() {
+    let node = start_or_skip!(Node::builder());
+    let mut sleeper = node.command("sleep").arg("1000").spawn().unwrap();
+    let mut waiter = Client::open(&node);
+    let event = waiter.ok("event");
+    waiter.send(&format!("wait {event} 4294967295"));
+    drop(node);
+    for process in [&mut sleeper, &mut waiter.process] {
+        assert!(!process.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_node_ends_with_the_process_that_made_it() {
+    if let Some(reason) = kfd_emulator::node::missing() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    let mut parent = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
+        .args(["node", "--", "sh", "-c", "echo $$; exec sleep 1000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let output = parent.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).unwrap();
+    let inside: u32 = line.trim().parse().unwrap();
+    assert!(is_alive(inside));
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    assert!(wait_until("the program's end", || !is_alive(inside)) < Duration::from_secs(2));
+}
+
+#[test]
+fn the_command_line_passes_the_status_on() {
+    if let Some(reason) = kfd_emulator::node::missing() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
+            .arg("node")
+            .args(arguments)
+            .output()
+            .unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    assert_eq!(run(&["--", "sh", "-c", "exit 7"]).0, Some(7));
+    assert_eq!(run(&["--", "sh", "-c", "kill -9 $$"]).0, Some(137));
+    assert_eq!(run(&["--", "/nowhere"]).0, Some(127));
+    let (code, message) = run(&["--gpu", "voodoo2", "--", "true"]);
+    assert_eq!(code, Some(2));
+    assert!(message.contains("mi210"), "{message}");
+    let (code, message) = run(&["--vram", "banana", "--", "true"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        message.contains("banana") && message.contains("4GiB"),
+        "{message}"
+    );
+}
