@@ -5,10 +5,7 @@
 //! caller has room for. libdrm_amdgpu asks most of them when it opens the device, the SMI libraries the rest.
 
 use crate::profile::Gpu;
-use crate::sysfs::{GTT_USED_BY_DRIVER, VRAM_USED_BY_DRIVER};
-
-/// Bytes of GTT that the render node tells.
-pub const GTT_BYTES: u64 = 8 << 30;
+use crate::sysfs::{GTT_BYTES, GTT_USED_BY_DRIVER, VRAM_USED_BY_DRIVER};
 
 /// `AMDGPU_INFO_*`
 mod query {

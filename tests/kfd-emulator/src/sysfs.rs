@@ -66,6 +66,8 @@ pub enum Device {
 /// What amdgpu itself holds of the VRAM of an idle GPU (firmware, page tables, ...), in bytes:
 /// `mem_info_vram_used` starts here, processes come on top.
 pub const VRAM_USED_BY_DRIVER: u64 = 10_924_032;
+/// Bytes of GTT, the system memory that amdgpu maps for the GPU: as with its parameter `gttsize=8192`.
+pub const GTT_BYTES: u64 = 8 << 30;
 /// What amdgpu itself holds of GTT, in bytes.
 pub const GTT_USED_BY_DRIVER: u64 = 14_602_240;
 
@@ -98,7 +100,7 @@ pub struct TreeOptions {
     pub hive: Option<u64>,
     /// Logical CPUs of node 0.
     pub cpu_cores: u32,
-    /// Bytes of system memory of node 0; GTT is half of it.
+    /// Bytes of system memory of node 0.
     pub memory_bytes: u64,
 }
 
@@ -117,10 +119,6 @@ impl TreeOptions {
     fn hive_of(&self, gpu: &Gpu) -> u64 {
         const HIVE: u64 = 0x1c2f_00d5_9a3e_77b1;
         self.hive.unwrap_or(if gpu.profile.xgmi { HIVE } else { 0 })
-    }
-
-    fn gtt_bytes(&self) -> u64 {
-        self.memory_bytes / 2
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::gpu_metrics::{self, idle};
 use super::topology::{MEC_FIRMWARE, SDMA_FIRMWARE};
-use super::{Device, Dynamic, Entry, GTT_USED_BY_DRIVER, Tree, TreeOptions};
+use super::{Device, Dynamic, Entry, GTT_BYTES, GTT_USED_BY_DRIVER, Tree, TreeOptions};
 use crate::profile::Gpu;
 
 /// Major number of DRM devices.
@@ -125,7 +125,7 @@ fn memory(tree: &mut Tree, at: &str, gpu: &Gpu, options: &TreeOptions) {
     };
     tree.text(&format!("{at}/mem_info_vram_total"), gpu.vram_bytes);
     tree.text(&format!("{at}/mem_info_vis_vram_total"), visible);
-    tree.text(&format!("{at}/mem_info_gtt_total"), options.gtt_bytes());
+    tree.text(&format!("{at}/mem_info_gtt_total"), GTT_BYTES);
     tree.text(&format!("{at}/mem_info_gtt_used"), GTT_USED_BY_DRIVER);
     tree.text(&format!("{at}/mem_info_vram_vendor"), "samsung");
     tree.text(&format!("{at}/mem_busy_percent"), 0);
