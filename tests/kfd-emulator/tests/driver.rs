@@ -20,7 +20,11 @@ fn the_interface_version_can_be_chosen() {
     let node = start_or_skip!(Node::builder().kfd_minor(11).inject(Inject::None));
     let mut client = Client::open(&node);
     assert_ne!(client.ok("alloc 4096"), "");
-    assert_eq!(client.ask(&format!("export {handle}")), Err(libc::ENOTTY), "it came with 1.12");
+    assert_eq!(
+        client.ask(&format!("export {handle}")),
+        Err(libc::ENOTTY),
+        "it came with 1.12"
+    );
 }
 
 #[test]
@@ -31,7 +35,10 @@ fn cu_masks_are_seen_and_must_keep_pairs_on_rdna() {
     client.ok(&format!("mask {queue} ffffffff 3f"));
     assert_eq!(client.ask(&format!("mask {queue} 1f")), Err(libc::EINVAL));
     let state = node.control().state().unwrap();
-    assert_eq!(state.process(client.pid()).unwrap().queues[0].cu_mask, [0xffff_ffff, 0x3f]);
+    assert_eq!(
+        state.process(client.pid()).unwrap().queues[0].cu_mask,
+        [0xffff_ffff, 0x3f]
+    );
     let queues = node.path(format!("/sys/class/kfd/kfd/proc/{}/queues", client.pid()));
     assert_eq!(std::fs::read_dir(queues).unwrap().count(), 1);
 }
@@ -45,7 +52,11 @@ fn waits_end_with_events_with_time_and_with_signals() {
     assert_eq!(client.ok(&format!("wait {event} 5000")), "0", "complete");
     let since = Instant::now();
     assert_eq!(client.ok(&format!("wait {event} 60")), "1", "timeout");
-    assert!((60..500).contains(&since.elapsed().as_millis()), "{:?}", since.elapsed());
+    assert!(
+        (60..500).contains(&since.elapsed().as_millis()),
+        "{:?}",
+        since.elapsed()
+    );
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
         let mut client = Client::open(&node);
         let event = client.ok("event");
@@ -54,7 +65,11 @@ fn waits_end_with_events_with_time_and_with_signals() {
         kill(Pid::from_raw(client.pid() as i32), signal).unwrap();
         let since = Instant::now();
         client.process.wait().unwrap();
-        assert!(since.elapsed() < Duration::from_millis(200), "{signal}: {:?}", since.elapsed());
+        assert!(
+            since.elapsed() < Duration::from_millis(200),
+            "{signal}: {:?}",
+            since.elapsed()
+        );
     }
 }
 
@@ -69,11 +84,17 @@ fn a_stopped_process_stops_in_spite_of_its_wait() {
     kill(pid, Signal::SIGSTOP).unwrap();
     let stopped = || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
+        stat.rsplit_once(')')
+            .unwrap()
+            .1
+            .trim_start()
+            .starts_with('T')
     };
     assert!(wait_until("the stop", stopped) < Duration::from_secs(2));
     kill(pid, Signal::SIGCONT).unwrap();
-    wait_until("the wait again", || node.control().state().unwrap().waits == 1);
+    wait_until("the wait again", || {
+        node.control().state().unwrap().waits == 1
+    });
 }
 
 /// Exports a buffer, frees it, and imports it again.
@@ -112,7 +133,10 @@ fn dmabufs_by_preload() {
     export_and_import(&node);
     let mut reader = Client::open(&node);
     let status = reader.ok("read /proc/self/status");
-    assert!(status.contains("Seccomp:\t0"), "the listener is left to others: {status}");
+    assert!(
+        status.contains("Seccomp:\t0"),
+        "the listener is left to others: {status}"
+    );
 }
 
 #[test]
@@ -120,14 +144,22 @@ fn no_dmabufs_without_injection() {
     let node = start_or_skip!(Node::builder().inject(Inject::None));
     let mut client = Client::open(&node);
     let handle = client.ok("alloc 4096");
-    assert_eq!(client.ask(&format!("export {handle}")), Err(libc::EOPNOTSUPP));
+    assert_eq!(
+        client.ask(&format!("export {handle}")),
+        Err(libc::EOPNOTSUPP)
+    );
 }
 
 #[test]
 fn a_process_in_a_pid_namespace_of_its_own() {
     let node = start_or_skip!(Node::builder().vram(GIB));
     let mut command = node.command("unshare");
-    command.args(["--pid", "--fork", "--kill-child", env!("CARGO_BIN_EXE_kfd-client")]);
+    command.args([
+        "--pid",
+        "--fork",
+        "--kill-child",
+        env!("CARGO_BIN_EXE_kfd-client"),
+    ]);
     let mut client = Client::spawn(command);
     client.ok("open");
     let handle = client.ok("alloc 8192");
@@ -137,9 +169,14 @@ fn a_process_in_a_pid_namespace_of_its_own() {
     let process = &state.processes[0];
     assert_ne!(process.pid, client.pid(), "the child of unshare");
     assert_eq!(process.vram_bytes(), 8192);
-    assert!(std::path::Path::new(&format!("/proc/{}", process.pid)).exists(), "a host PID");
+    assert!(
+        std::path::Path::new(&format!("/proc/{}", process.pid)).exists(),
+        "a host PID"
+    );
     client.kill();
-    wait_until("its end", || node.control().state().unwrap().processes.is_empty());
+    wait_until("its end", || {
+        node.control().state().unwrap().processes.is_empty()
+    });
 }
 
 #[test]
@@ -157,18 +194,31 @@ fn the_trace_has_every_ioctl() {
     std::fs::remove_file(&file).unwrap();
     assert_eq!(text.lines().count(), dump.entries.len());
     assert_eq!(dump.dropped, 0);
-    let at = dump.entries.iter().position(|e| e.device == "mark" && e.name == "before").unwrap();
+    let at = dump
+        .entries
+        .iter()
+        .position(|e| e.device == "mark" && e.name == "before")
+        .unwrap();
     let [alloc, mark, free] = &dump.entries[at + 1..] else {
         panic!("{:?}", &dump.entries[at..]);
     };
-    assert_eq!((alloc.device.as_str(), alloc.name.as_str()), ("kfd", "ALLOC_MEMORY_OF_GPU"));
-    assert_eq!((alloc.pid, alloc.tid, alloc.result), (client.pid(), client.pid(), 0));
+    assert_eq!(
+        (alloc.device.as_str(), alloc.name.as_str()),
+        ("kfd", "ALLOC_MEMORY_OF_GPU")
+    );
+    assert_eq!(
+        (alloc.pid, alloc.tid, alloc.result),
+        (client.pid(), client.pid(), 0)
+    );
     assert_eq!(alloc.command, 0xc028_4b16);
     assert_eq!(alloc.args["size"], 5000);
     let handle: u64 = handle.parse().unwrap();
     assert_eq!(alloc.args["handle"], format!("{handle:#x}"));
     assert_eq!((mark.device.as_str(), mark.name.as_str()), ("mark", "x"));
-    assert_eq!((free.name.as_str(), free.result), ("FREE_MEMORY_OF_GPU", -libc::EINVAL));
+    assert_eq!(
+        (free.name.as_str(), free.result),
+        ("FREE_MEMORY_OF_GPU", -libc::EINVAL)
+    );
     assert!(alloc.time_ns <= mark.time_ns && mark.time_ns <= free.time_ns);
     assert!(control.trace(false).unwrap().entries.is_empty());
 }
@@ -190,7 +240,8 @@ fn an_idle_node_costs_under_1_percent_of_a_cpu() {
     let measure = |what: &str| {
         let (before, since) = (cpu_time(node.server_pid()), Instant::now());
         std::thread::sleep(Duration::from_secs(2));
-        let share = (cpu_time(node.server_pid()) - before).as_secs_f64() / since.elapsed().as_secs_f64();
+        let share =
+            (cpu_time(node.server_pid()) - before).as_secs_f64() / since.elapsed().as_secs_f64();
         println!("{what}: {:.3} %", share * 100.0);
         share
     };
@@ -199,7 +250,7 @@ fn an_idle_node_costs_under_1_percent_of_a_cpu() {
     client.ok("queue");
     let event = client.ok("event");
     client.send(&format!("wait {event} 4294967295"));
-    std::thread::sleep(Duration::from_millis(1200));
+    std::thread::sleep(Duration::from_millis(2200));
     assert!(measure("a client that waits, with a queue") < 0.01);
 }
 

@@ -17,7 +17,11 @@ fn two_processes_share_vram() {
     assert_eq!(vram_of(&node, b.pid()), Some(300 * MIB));
     assert_eq!(b.ok("available"), (24 * MIB).to_string());
     let used = node.path("/sys/class/drm/renderD128/device/mem_info_vram_used");
-    let used: u64 = std::fs::read_to_string(used).unwrap().trim().parse().unwrap();
+    let used: u64 = std::fs::read_to_string(used)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     assert!(used >= 1000 * MIB);
     a.ok(&format!("free {held}"));
     b.ok(&format!("free {small}"));
@@ -45,7 +49,10 @@ fn killed_processes_give_their_memory_back_within_50_ms() {
         let took = wait_until("the memory", || !process.exists());
         slowest = slowest.max(took);
         let state = node.control().state().unwrap();
-        assert_eq!((state.gpus[0].vram_used, state.processes.len(), state.blocks), (0, 0, 0));
+        assert_eq!(
+            (state.gpus[0].vram_used, state.processes.len(), state.blocks),
+            (0, 0, 0)
+        );
     }
     println!("slowest: {slowest:?}");
     assert!(slowest.as_millis() < 50, "{slowest:?}");
@@ -66,7 +73,11 @@ fn exec_gives_memory_back_and_a_forked_child_keeps_it() {
     client.kill();
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(used(), 200 * MIB, "the child has the descriptor");
-    assert_eq!(vram_of(&node, pid), Some(200 * MIB), "under its parent's number");
+    assert_eq!(
+        vram_of(&node, pid),
+        Some(200 * MIB),
+        "under its parent's number"
+    );
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::SIGKILL).unwrap();
     wait_until("the child's end", || used() == 0);
 }
@@ -78,7 +89,13 @@ fn the_memory_is_real_and_is_zero_again_after_free() {
     let (a, b) = (client.ok("alloc 4096"), client.ok("alloc 4096"));
     client.ok(&format!("poke {a} 17"));
     client.ok(&format!("poke {b} 18"));
-    assert_eq!((client.ok(&format!("peek {a}")), client.ok(&format!("peek {b}"))), ("17".into(), "18".into()));
+    assert_eq!(
+        (
+            client.ok(&format!("peek {a}")),
+            client.ok(&format!("peek {b}"))
+        ),
+        ("17".into(), "18".into())
+    );
     client.ok(&format!("free {a}"));
     let again = client.ok("alloc 4096");
     assert_eq!(client.ok(&format!("peek {again}")), "0");
@@ -106,12 +123,18 @@ fn the_nth_allocation_fails_and_vram_can_shrink() {
     assert_eq!(client.ask("alloc 4096"), Err(libc::ENOMEM));
     client.ok("alloc 4096");
     control
-        .fail_allocs(FailAllocs { errno: libc::EIO, ..FailAllocs::nth_vram(1).times(2) })
+        .fail_allocs(FailAllocs {
+            errno: libc::EIO,
+            ..FailAllocs::nth_vram(1).times(2)
+        })
         .unwrap();
     assert_eq!(client.ask("alloc 4096"), Err(libc::EIO));
     assert_eq!(client.ask("alloc 4096"), Err(libc::EIO));
     client.ok("alloc 4096");
     control.set_vram(0, 64 * MIB).unwrap();
-    assert_eq!(client.ask(&format!("alloc {}", 64 * MIB)), Err(libc::ENOMEM));
+    assert_eq!(
+        client.ask(&format!("alloc {}", 64 * MIB)),
+        Err(libc::ENOMEM)
+    );
     client.ok(&format!("alloc {}", 32 * MIB));
 }

@@ -12,10 +12,19 @@ use kfd_emulator::{Inject, Node};
 /// What of this machine a node must not change: its mounts, and what is in some directories.
 fn host() -> (String, Vec<BTreeSet<String>>) {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let directories = ["/dev", "/dev/shm", "/sys/class", "/sys/module", "/sys/fs/cgroup", "/etc"];
+    let directories = [
+        "/dev",
+        "/dev/shm",
+        "/sys/class",
+        "/sys/module",
+        "/sys/fs/cgroup",
+        "/etc",
+    ];
     let names = |directory| {
         let entries = std::fs::read_dir(directory).unwrap();
-        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+        entries
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect()
     };
     (mounts, directories.into_iter().map(names).collect())
 }
@@ -30,12 +39,17 @@ fn the_host_is_not_touched() {
         client.ok("touch /dev/kfd-emulator/cache/x");
         client.ok("read /dev/shm/hsakmt_shared_mem");
         let cgroup = client.ask("touch /sys/fs/cgroup/x");
-        assert!(matches!(cgroup, Err(libc::EROFS | libc::EACCES | libc::EPERM)), "{cgroup:?}");
+        assert!(
+            matches!(cgroup, Err(libc::EROFS | libc::EACCES | libc::EPERM)),
+            "{cgroup:?}"
+        );
         assert_eq!(host(), before, "while a node runs with {inject}");
         let server = node.server_pid();
         drop(node);
         assert!(!is_alive(server));
-        wait_until("the client's end", || client.process.try_wait().unwrap().is_some());
+        wait_until("the client's end", || {
+            client.process.try_wait().unwrap().is_some()
+        });
         assert_eq!(host(), before, "after a node with {inject}");
     }
 }
@@ -130,7 +144,10 @@ fn the_command_line_passes_the_status_on() {
             .args(arguments)
             .output()
             .unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
     };
     assert_eq!(run(&["--", "sh", "-c", "exit 7"]).0, Some(7));
     assert_eq!(run(&["--", "sh", "-c", "kill -9 $$"]).0, Some(137));
@@ -140,5 +157,8 @@ fn the_command_line_passes_the_status_on() {
     assert!(message.contains("mi210"), "{message}");
     let (code, message) = run(&["--vram", "banana", "--", "true"]);
     assert_eq!(code, Some(2));
-    assert!(message.contains("banana") && message.contains("4GiB"), "{message}");
+    assert!(
+        message.contains("banana") && message.contains("4GiB"),
+        "{message}"
+    );
 }

@@ -55,7 +55,9 @@ fn returns(request: c_ulong) -> Option<Returns> {
             flags: offset_of!(PrimeHandle, flags),
             fd: offset_of!(PrimeHandle, fd),
         }),
-        (b'K', 0x1f) => Some(Returns::Events { fd: offset_of!(SmiEvents, fd) }),
+        (b'K', 0x1f) => Some(Returns::Events {
+            fd: offset_of!(SmiEvents, fd),
+        }),
         _ => None,
     }
 }
@@ -65,7 +67,9 @@ fn path_of(block: u32) -> [u8; DMABUFS.len() + DIGITS + 1] {
     let mut path = [0; DMABUFS.len() + DIGITS + 1];
     let (directory, name) = path.split_at_mut(DMABUFS.len());
     directory.copy_from_slice(DMABUFS);
-    let count = (1..DIGITS).find(|&n| block < 10_u32.pow(n as u32)).unwrap_or(DIGITS);
+    let count = (1..DIGITS)
+        .find(|&n| block < 10_u32.pow(n as u32))
+        .unwrap_or(DIGITS);
     let mut rest = block;
     for digit in name[..count].iter_mut().rev() {
         *digit = b'0' + (rest % 10) as u8;
@@ -91,7 +95,9 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     if result != -1 {
         return result;
     }
-    let Some(returns) = returns(request) else { return result };
+    let Some(returns) = returns(request) else {
+        return result;
+    };
     if errno() != libc::EOPNOTSUPP || argument.is_null() {
         return result;
     }
@@ -99,19 +105,20 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     let (opened, place) = match returns {
         Returns::Dmabuf { flags, fd } => {
             // SAFETY: the request says that the argument is a struct with these fields.
-            let (flags, block) = unsafe { (field(flags).read_unaligned(), field(fd).read_unaligned()) };
+            let (flags, block) =
+                unsafe { (field(flags).read_unaligned(), field(fd).read_unaligned()) };
             let close_on_exec = flags as c_int & libc::O_CLOEXEC;
             // SAFETY: the path ends with a zero byte.
-            let opened = unsafe {
-                libc::open(path_of(block).as_ptr().cast(), libc::O_RDWR | close_on_exec)
-            };
+            let opened =
+                unsafe { libc::open(path_of(block).as_ptr().cast(), libc::O_RDWR | close_on_exec) };
             (opened, fd)
         }
         // The emulator has no events: a descriptor that is never readable.
         // SAFETY: plain system call.
-        Returns::Events { fd } => {
-            (unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, fd)
-        }
+        Returns::Events { fd } => (
+            unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) },
+            fd,
+        ),
     };
     if opened < 0 {
         return -1;
@@ -130,7 +137,10 @@ mod tests {
         for request in [0xc010_4b24, 0xc020_4b24] {
             assert_eq!(returns(request), Some(Returns::Dmabuf { flags: 8, fd: 12 }));
         }
-        assert_eq!(returns(0xc00c_642d), Some(Returns::Dmabuf { flags: 4, fd: 8 }));
+        assert_eq!(
+            returns(0xc00c_642d),
+            Some(Returns::Dmabuf { flags: 4, fd: 8 })
+        );
         assert_eq!(returns(0xc008_4b1f), Some(Returns::Events { fd: 4 }));
         assert_eq!(returns(0xc028_4b16), None);
         assert_eq!(returns(0x2424), None);
@@ -140,7 +150,11 @@ mod tests {
     fn paths() {
         let text = |block| {
             let path = path_of(block);
-            std::ffi::CStr::from_bytes_until_nul(&path).unwrap().to_str().unwrap().to_owned()
+            std::ffi::CStr::from_bytes_until_nul(&path)
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
         };
         for block in [0, 9, 10, 4_000_000_000, u32::MAX] {
             assert_eq!(text(block), format!("/dev/kfd-emulator/dmabuf/{block}"));

@@ -60,13 +60,19 @@ impl Client {
             ["alloc", bytes] => self.alloc(bytes, ALLOC_VRAM),
             ["alloc-gtt", bytes] => self.alloc(bytes, ALLOC_GTT),
             ["free", handle] => {
-                let mut args = FreeMemory { handle: parse(handle)? };
-                self.ioctl(number::FREE_MEMORY_OF_GPU, &mut args).map(|()| String::new())
+                let mut args = FreeMemory {
+                    handle: parse(handle)?,
+                };
+                self.ioctl(number::FREE_MEMORY_OF_GPU, &mut args)
+                    .map(|()| String::new())
             }
             ["map", handle] => self.map(number::MAP_MEMORY_TO_GPU, handle),
             ["unmap", handle] => self.map(number::UNMAP_MEMORY_FROM_GPU, handle),
             ["available"] => {
-                let mut args = AvailableMemory { gpu_id: self.gpu_id, ..Default::default() };
+                let mut args = AvailableMemory {
+                    gpu_id: self.gpu_id,
+                    ..Default::default()
+                };
                 self.ioctl(number::AVAILABLE_MEMORY, &mut args)?;
                 Ok(args.available.to_string())
             }
@@ -76,13 +82,20 @@ impl Client {
             ["queue"] => self.queue(),
             ["mask", queue, ref words @ ..] => self.mask(queue, words),
             ["event"] => {
-                let mut args = CreateEvent { auto_reset: 1, ..Default::default() };
+                let mut args = CreateEvent {
+                    auto_reset: 1,
+                    ..Default::default()
+                };
                 self.ioctl(number::CREATE_EVENT, &mut args)?;
                 Ok(args.event_id.to_string())
             }
             ["set", event] => {
-                let mut args = EventId { event_id: parse(event)? as u32, pad: 0 };
-                self.ioctl(number::SET_EVENT, &mut args).map(|()| String::new())
+                let mut args = EventId {
+                    event_id: parse(event)? as u32,
+                    pad: 0,
+                };
+                self.ioctl(number::SET_EVENT, &mut args)
+                    .map(|()| String::new())
             }
             // Waits for an event at most so many milliseconds; answers with the wait's result.
             ["wait", event, milliseconds] => self.wait(event, milliseconds),
@@ -140,7 +153,10 @@ impl Client {
         self.gpu_id = parse(id.map_err(|_| Errno::ENODEV)?.trim())? as u32;
         self.kfd = Some(open("/dev/kfd")?);
         let render = open("/dev/dri/renderD128")?;
-        let mut args = AcquireVm { drm_fd: render.as_raw_fd() as u32, gpu_id: self.gpu_id };
+        let mut args = AcquireVm {
+            drm_fd: render.as_raw_fd() as u32,
+            gpu_id: self.gpu_id,
+        };
         self.render = Some(render);
         self.ioctl(number::ACQUIRE_VM, &mut args)?;
         self.next_va = 0x10_0000_0000;
@@ -156,13 +172,25 @@ impl Client {
         let command = Command::new(Command::READ | Command::WRITE, TYPE, number, size_of::<T>());
         // SAFETY: the command carries the size of the struct that is passed, which holds for any
         // bytes that come back; pointers inside it are to memory that lives until this returns.
-        let result = unsafe { ioctl(kfd.as_raw_fd(), u64::from(command.0), std::ptr::from_mut(args)) };
+        let result = unsafe {
+            ioctl(
+                kfd.as_raw_fd(),
+                u64::from(command.0),
+                std::ptr::from_mut(args),
+            )
+        };
         Errno::result(result).map(|_| ())
     }
 
     fn alloc(&mut self, bytes: &str, flags: u32) -> Answer {
         let (size, gpu_id) = (parse(bytes)?, self.gpu_id);
-        let mut args = AllocMemory { va: self.next_va, size, gpu_id, flags, ..Default::default() };
+        let mut args = AllocMemory {
+            va: self.next_va,
+            size,
+            gpu_id,
+            flags,
+            ..Default::default()
+        };
         self.ioctl(number::ALLOC_MEMORY_OF_GPU, &mut args)?;
         self.next_va += size.next_multiple_of(4096);
         self.buffers.insert(args.handle, (args.mmap_offset, size));
@@ -177,7 +205,8 @@ impl Client {
             gpus: 1,
             done: 0,
         };
-        self.ioctl(number, &mut args).map(|()| args.done.to_string())
+        self.ioctl(number, &mut args)
+            .map(|()| args.done.to_string())
     }
 
     fn access(&self, handle: &str, value: Option<u8>) -> Answer {
@@ -186,8 +215,16 @@ impl Client {
         let length = std::num::NonZeroUsize::new(size as usize).ok_or(Errno::EINVAL)?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice, used only below.
-        let memory =
-            unsafe { mmap(None, length, both, MapFlags::MAP_SHARED, render, offset as i64) }?;
+        let memory = unsafe {
+            mmap(
+                None,
+                length,
+                both,
+                MapFlags::MAP_SHARED,
+                render,
+                offset as i64,
+            )
+        }?;
         // SAFETY: the mapping has at least a byte, and nothing else refers to it in here.
         let byte = unsafe {
             let byte = memory.cast::<u8>().as_ptr();
@@ -225,11 +262,15 @@ impl Client {
             bits: mask.len() as u32 * 32,
             mask_pointer: mask.as_ptr() as u64,
         };
-        self.ioctl(number::SET_CU_MASK, &mut args).map(|()| String::new())
+        self.ioctl(number::SET_CU_MASK, &mut args)
+            .map(|()| String::new())
     }
 
     fn wait(&self, event: &str, milliseconds: &str) -> Answer {
-        let events = [EventData { event_id: parse(event)? as u32, ..Default::default() }];
+        let events = [EventData {
+            event_id: parse(event)? as u32,
+            ..Default::default()
+        }];
         let mut args = WaitEvents {
             events_pointer: events.as_ptr() as u64,
             events: 1,

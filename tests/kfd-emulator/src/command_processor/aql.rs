@@ -153,7 +153,10 @@ impl Packet {
         pass: &mut Pass,
     ) -> Outcome {
         let what = match self.kind() {
-            packet_type::KERNEL_DISPATCH => self.dispatch(memory, kernels),
+            packet_type::KERNEL_DISPATCH => match self.dispatch(memory, kernels) {
+                Some(what) => what,
+                None => return Outcome::Blocked,
+            },
             kind @ (packet_type::BARRIER_AND | packet_type::BARRIER_OR) => {
                 let all = kind == packet_type::BARRIER_AND;
                 let Some(dependencies) = self.barrier(memory, all, pass) else {
@@ -181,16 +184,18 @@ impl Packet {
         Outcome::Done
     }
 
-    /// `hsa_kernel_dispatch_packet_t`
-    fn dispatch(&self, memory: &dyn GpuMemory, kernels: &dyn KernelNames) -> String {
+    /// `hsa_kernel_dispatch_packet_t`: what was done, or `None` if the kernel waits for memory to change.
+    fn dispatch(&self, memory: &dyn GpuMemory, kernels: &dyn KernelNames) -> Option<String> {
         let workgroup = [4, 6, 8].map(|at| u16::from_le_bytes([self.0[at], self.0[at + 1]]));
         let grid = [12, 16, 20].map(|at| u32_of(&self.0, at));
         let (kernel_object, arguments) = (u64_of(&self.0, 32), u64_of(&self.0, 40));
         let ran = match kernels.kernel(kernel_object) {
-            Some(kernel) => blit_rocclr::run(memory, &kernel, arguments),
+            Some(kernel) => blit_rocclr::run(memory, &kernel, arguments)?,
             None => blit_rocr::run(memory, kernel_object, arguments),
         };
-        format!("dispatch grid={grid:?} workgroup={workgroup:?} {ran}")
+        Some(format!(
+            "dispatch grid={grid:?} workgroup={workgroup:?} {ran}"
+        ))
     }
 
     /// `hsa_barrier_and_packet_t`, `hsa_barrier_or_packet_t`: the number of dependencies once all, or one, of them

@@ -4,16 +4,17 @@
 //! The kernels and their arguments are those of ROCclr's `device/blitcl.cpp`; `rocm/rocblit.cpp` sets them. Where
 //! the signature changed with a release, the presence of an argument tells which it is.
 
-use super::code_object::{Argument, Kernel};
-use super::copy::{self, Extent, Side, TransferError};
-use super::memory::{Fault, GpuMemory, offset, u64_at};
+use super::code_object::Kernel;
+use super::copy::{self, Extent, Side};
+use super::kernel_arguments::{Arguments, BlitError, plus, times};
+use super::memory::{GpuMemory, offset};
 
 const PREFIX: &str = "__amd_rocclr_";
 /// Longest fill pattern: HIP's is at most 16 bytes, a row of a larger one is a client's mistake.
 const LONGEST_PATTERN: u64 = 4096;
 
-/// Runs a blit kernel and tells what it did; other kernels do nothing.
-pub(super) fn run(memory: &dyn GpuMemory, kernel: &Kernel, segment: u64) -> String {
+/// Runs a blit kernel and tells what it did; other kernels do nothing. `None`: it waits for memory to change.
+pub(super) fn run(memory: &dyn GpuMemory, kernel: &Kernel, segment: u64) -> Option<String> {
     let name = &kernel.name;
     let arguments = Arguments {
         memory,
@@ -27,90 +28,23 @@ pub(super) fn run(memory: &dyn GpuMemory, kernel: &Kernel, segment: u64) -> Stri
         Some("copyBufferRectAligned") => arguments.copy_rectangle(4),
         Some("fillBufferAligned") => arguments.fill_buffer(),
         Some("fillBufferAligned2D") => arguments.fill_rectangle(),
+        Some("copyBufferToImage") => arguments.copy_to_image(),
+        Some("copyImageToBuffer") => arguments.copy_from_image(),
+        Some("copyImage") => arguments.copy_image(),
         Some("streamOpsWrite") => arguments.stream_write(),
-        _ => return format!("{name} (not executed)"),
+        Some("streamOpsWait") => match arguments.stream_wait() {
+            Ok(false) => return None,
+            done => done.map(|_| "the condition holds".to_owned()),
+        },
+        _ => return Some(format!("{name} (not executed)")),
     };
-    match result {
+    Some(match result {
         Ok(what) => format!("{name} {what}"),
         Err(error) => format!("{name} failed: {error}"),
-    }
-}
-
-/// Why a blit kernel did not run, or not to its end.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum BlitError {
-    #[error("it has no argument {0}: a signature that is not known")]
-    NoArgument(&'static str),
-    #[error("its arguments contradict each other")]
-    Contradiction,
-    #[error(transparent)]
-    Transfer(#[from] TransferError),
-}
-
-impl From<Fault> for BlitError {
-    fn from(fault: Fault) -> BlitError {
-        BlitError::Transfer(TransferError::Fault(fault))
-    }
-}
-
-/// The arguments of one call.
-struct Arguments<'a> {
-    memory: &'a dyn GpuMemory,
-    kernel: &'a Kernel,
-    /// Address of the kernel argument segment.
-    segment: u64,
+    })
 }
 
 impl Arguments<'_> {
-    fn has(&self, name: &str) -> bool {
-        self.kernel.arguments.contains_key(name)
-    }
-
-    /// The first `N` bytes of an argument, with zeros behind a shorter one.
-    fn bytes<const N: usize>(&self, name: &'static str) -> Result<[u8; N], BlitError> {
-        let argument = self
-            .kernel
-            .arguments
-            .get(name)
-            .ok_or(BlitError::NoArgument(name))?;
-        let Argument { offset: at, size } = *argument;
-        let mut bytes = [0; N];
-        let length = N.min(size as usize);
-        self.memory
-            .read(offset(self.segment, at.into())?, &mut bytes[..length])?;
-        Ok(bytes)
-    }
-
-    /// An integer or a pointer.
-    fn number(&self, name: &'static str) -> Result<u64, BlitError> {
-        self.bytes(name).map(u64::from_le_bytes)
-    }
-
-    /// The first of these that the kernel has.
-    fn either(&self, one: &'static str, other: &'static str) -> Result<u64, BlitError> {
-        self.number(if self.has(one) { one } else { other })
-    }
-
-    /// A vector of four 64-bit integers.
-    fn ulong4(&self, name: &'static str) -> Result<[u64; 4], BlitError> {
-        let bytes: [u8; 32] = self.bytes(name)?;
-        Ok([0, 8, 16, 24].map(|at| u64_at(&bytes, at).unwrap_or(0)))
-    }
-
-    /// Of several pointers the one that is set, with its size of an element.
-    fn typed_pointer(&self, candidates: &[(&'static str, u64)]) -> Result<(u64, u64), BlitError> {
-        for (name, element) in candidates {
-            if !self.has(name) {
-                continue;
-            }
-            let pointer = self.number(name)?;
-            if pointer != 0 {
-                return Ok((pointer, *element));
-            }
-        }
-        Err(BlitError::Contradiction)
-    }
-
     fn fill_target(&self) -> Result<(u64, u64), BlitError> {
         const BY_TYPE: [(&str, u64); 4] = [
             ("bufUChar", 1),
@@ -225,14 +159,30 @@ impl Arguments<'_> {
             .write(va, &value.to_le_bytes()[..bytes as usize])?;
         Ok(format!("{va:#x} = {value:#x}"))
     }
-}
 
-fn times(count: u64, element: u64) -> Result<u64, BlitError> {
-    count.checked_mul(element).ok_or(BlitError::Contradiction)
-}
-
-fn plus(one: u64, other: u64) -> Result<u64, BlitError> {
-    one.checked_add(other).ok_or(BlitError::Contradiction)
+    /// Whether what a stream waits for holds. On a GPU this kernel would spin.
+    fn stream_wait(&self) -> Result<bool, BlitError> {
+        let (va, bytes) = self.typed_pointer(&[("ptrInt", 4), ("ptrUlong", 8)])?;
+        let mut current = [0; 8];
+        self.memory.read(va, &mut current[..bytes as usize])?;
+        let current = u64::from_le_bytes(current) & self.number("mask")?;
+        let value = self.number("value")?;
+        // hipStreamWaitValueGte, Eq, And, Nor
+        Ok(match self.number("flags")? {
+            0 => current >= value,
+            1 => current == value,
+            2 => current & value != 0,
+            3 => {
+                let width = if bytes == 4 {
+                    u64::from(u32::MAX)
+                } else {
+                    u64::MAX
+                };
+                !(current | value) & width != 0
+            }
+            _ => return Err(BlitError::Contradiction),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -108,6 +108,10 @@ impl Call {
         self.bytes(name, values.map(u64::to_le_bytes).as_flattened(), 32)
     }
 
+    pub(super) fn int4(self, name: &str, values: [u32; 4]) -> Call {
+        self.bytes(name, values.map(u32::to_le_bytes).as_flattened(), 16)
+    }
+
     fn bytes(mut self, name: &str, bytes: &[u8], alignment: usize) -> Call {
         self.segment
             .resize(self.segment.len().next_multiple_of(alignment), 0);

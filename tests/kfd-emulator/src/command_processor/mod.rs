@@ -9,10 +9,12 @@
 //! kernels of ROCclr and of ROCr. Any other kernel completes without effect.
 
 mod aql;
+mod blit_image;
 mod blit_rocclr;
 mod blit_rocr;
 pub mod code_object;
 mod copy;
+mod kernel_arguments;
 mod memory;
 mod sdma;
 

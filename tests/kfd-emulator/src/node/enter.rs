@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ struct Address {
 
 impl Address {
     /// `path` is a constant of this crate and fits.
-    fn of(path: &PathBuf) -> Self {
+    fn of(path: &Path) -> Self {
         // SAFETY: all zeros is a valid value of this struct of integers.
         let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
         address.sun_family = libc::AF_UNIX as libc::sa_family_t;

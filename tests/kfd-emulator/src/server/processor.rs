@@ -115,7 +115,8 @@ fn nap(since_work: Duration) -> Duration {
         0..5 => Duration::from_micros(20),
         5..100 => Duration::from_micros(500),
         100..1000 => Duration::from_millis(2),
-        _ => Duration::from_millis(10),
+        1000..2000 => Duration::from_millis(10),
+        _ => Duration::from_millis(20),
     }
 }
 

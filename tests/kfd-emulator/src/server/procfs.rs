@@ -46,16 +46,44 @@ fn parse_start_time(stat: &str) -> Option<u64> {
         .ok()
 }
 
+/// The first of the four lines of `/proc/TID/status` that tell about signals.
+const SIGNALS: &[u8] = b"SigPnd:";
+
+/// Where the lines about signals are in the text of `/proc/TID/status`. They seldom move (the
+/// numbers before them have a fixed width), so `hint`, where they were last, is tried first.
+pub fn signals_at(status: &[u8], hint: usize) -> Option<usize> {
+    let is_at = |at: usize| {
+        status
+            .get(at..)
+            .is_some_and(|text| text.starts_with(SIGNALS))
+    };
+    if is_at(hint) {
+        Some(hint)
+    } else {
+        (0..status.len()).find(|&at| is_at(at))
+    }
+}
+
 /// Whether a thread would take a signal if it were not held in an ioctl: SIGKILL (also another
 /// thread's exit_group), or one that is neither blocked nor ignored.
-pub fn has_signal(status: &str) -> bool {
-    let mask = |name| {
-        field(status, name)
-            .and_then(|m| u64::from_str_radix(m, 16).ok())
-            .unwrap_or(0)
-    };
-    let pending = mask("SigPnd") | mask("ShdPnd");
-    pending & SIGKILL != 0 || pending & !mask("SigBlk") & !mask("SigIgn") != 0
+///
+/// `signals` is the text of `/proc/TID/status` from [`signals_at`] on.
+pub fn has_signal(signals: &[u8]) -> bool {
+    // The kernel writes these four lines one after the other (task_sig of fs/proc/array.c).
+    let mut masks = signals.split(|&byte| byte == b'\n').map(|line| {
+        let digits = line
+            .rsplit(|&byte| byte == b'\t')
+            .next()
+            .unwrap_or_default();
+        let value = |digit: u8| u64::from(char::from(digit).to_digit(16).unwrap_or(0));
+        digits
+            .iter()
+            .fold(0_u64, |mask, &digit| mask << 4 | value(digit))
+    });
+    let mut next = || masks.next().unwrap_or(0);
+    let (own, shared, blocked, ignored) = (next(), next(), next(), next());
+    let pending = own | shared;
+    pending & SIGKILL != 0 || pending & !blocked & !ignored != 0
 }
 
 /// Bytes of system memory.
@@ -96,18 +124,21 @@ mod tests {
 
     #[test]
     fn signals_that_would_be_taken() {
-        let status = |pnd: u64, shd: u64, blk: u64, ign: u64| {
-            format!(
-                "Name:\tx\nSigPnd:\t{pnd:016x}\nShdPnd:\t{shd:016x}\nSigBlk:\t{blk:016x}\nSigIgn:\t{ign:016x}\n"
-            )
+        let taken = |pnd: u64, shd: u64, blk: u64, ign: u64| {
+            let status = format!(
+                "Name:\tx\nSigQ:\t0/9\nSigPnd:\t{pnd:016x}\nShdPnd:\t{shd:016x}\n\
+                 SigBlk:\t{blk:016x}\nSigIgn:\t{ign:016x}\nSigCgt:\t0\n"
+            );
+            let at = signals_at(status.as_bytes(), 0).unwrap();
+            assert_eq!(signals_at(status.as_bytes(), at), Some(at));
+            has_signal(&status.as_bytes()[at..])
         };
-        assert!(!has_signal(&status(0, 0, 0, 0)));
-        assert!(
-            has_signal(&status(0, 1 << 14, 0, 0)),
-            "SIGTERM to the process"
-        );
-        assert!(!has_signal(&status(0, 1 << 14, 1 << 14, 0)), "blocked");
-        assert!(!has_signal(&status(0, 1 << 16, 0, 1 << 16)), "ignored");
-        assert!(has_signal(&status(SIGKILL, 0, u64::MAX, u64::MAX)));
+        assert!(!taken(0, 0, 0, 0));
+        assert!(taken(0, 1 << 14, 0, 0), "SIGTERM to the process");
+        assert!(taken(1 << 63, 0, 0, 0), "a signal of its own");
+        assert!(!taken(0, 1 << 14, 1 << 14, 0), "blocked");
+        assert!(!taken(0, 1 << 16, 0, 1 << 16), "ignored");
+        assert!(taken(SIGKILL, 0, u64::MAX, u64::MAX));
+        assert_eq!(signals_at(b"Name:\tx\n", 3), None);
     }
 }

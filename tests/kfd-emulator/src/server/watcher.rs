@@ -6,18 +6,19 @@
 //! group stop or a cgroup freeze does not show as a pending signal: against those, each wait ends
 //! after [`LONGEST`] anyway.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::state::Waits;
 
 use super::procfs;
 use super::shared::Shared;
 
 /// How often waiting threads are looked at: a killed one gives its memory back after that time and
 /// what the kernel needs to tear the process down.
-const LOOK: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(15);
 /// How long a wait lasts at most before the caller has to ask again.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Shortest sleep before a deadline.
@@ -28,7 +29,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     let mut threads = Threads::default();
     loop {
         let mut driver = shared.driver();
-        if driver.waits.iter().next().is_none() {
+        if driver.waits.is_empty() {
             threads.0.clear();
             driver = shared
                 .wait_began
@@ -37,53 +38,87 @@ pub(super) fn run(shared: &Arc<Shared>) {
         }
         let deadline = driver.waits.until_deadline(Instant::now()).unwrap_or(LOOK);
         let nap = deadline.clamp(SHORTEST, LOOK);
-        drop(shared.wait_began.wait_timeout(driver, nap));
-
-        let mut driver = shared.driver();
-        driver.finish_waits(Instant::now());
-        let waiting: Vec<u32> = driver.waits.iter().map(|w| w.tid).collect();
-        drop(driver);
-        let signalled = threads.signalled(&waiting);
+        let woken = shared.wait_began.wait_timeout(driver, nap);
+        driver = woken.unwrap_or_else(PoisonError::into_inner).0;
         let now = Instant::now();
-        shared.driver().interrupt_waits(now, |waiter| {
-            signalled.contains(&waiter.tid) || now.duration_since(waiter.since) > LONGEST
-        });
+        if driver.waits.until_deadline(now) == Some(Duration::ZERO) {
+            driver.finish_waits(now);
+        }
+        // The look itself goes without the lock: no client shall wait for /proc.
+        threads.adopt(&driver.waits);
+        drop(driver);
+        threads.look();
+        let is_over = |tid: u32, since: Instant| {
+            now.duration_since(since) > LONGEST || threads.has_signal(tid)
+        };
+        let mut driver = shared.driver();
+        if driver.waits.iter().any(|w| is_over(w.tid, w.since)) {
+            driver.interrupt_waits(now, |w| is_over(w.tid, w.since));
+        }
     }
 }
 
-/// The open `/proc/TID/status` of threads that wait. An open one stays with its thread, so a TID
-/// that is used again is no danger: reading then fails.
+/// The threads that wait.
 #[derive(Default)]
-struct Threads(HashMap<u32, File>);
+struct Threads(Vec<Thread>);
+
+struct Thread {
+    tid: u32,
+    /// Its open `/proc/TID/status`; `None` when it is gone. An open one stays with its thread, so
+    /// a TID that is used again is no danger: reading then fails.
+    status: Option<File>,
+    /// Where in it the signals are.
+    signals_at: usize,
+    has_signal: bool,
+}
+
+impl Thread {
+    fn new(tid: u32) -> Self {
+        let status = File::open(format!("/proc/{tid}/status")).ok();
+        Self {
+            tid,
+            status,
+            signals_at: 0,
+            has_signal: false,
+        }
+    }
+}
 
 impl Threads {
-    /// Those of the threads that are gone or have a signal to take.
-    fn signalled(&mut self, waiting: &[u32]) -> Vec<u32> {
-        self.0.retain(|tid, _| waiting.contains(tid));
-        let mut found = Vec::new();
-        for &tid in waiting {
-            if !self.0.contains_key(&tid)
-                && let Ok(file) = File::open(format!("/proc/{tid}/status"))
-            {
-                self.0.insert(tid, file);
-            }
-            let status = self.0.get(&tid).and_then(read);
-            if status.is_none_or(|status| procfs::has_signal(&status)) {
-                self.0.remove(&tid);
-                found.push(tid);
+    /// Takes threads in that have begun to wait, and lets go of those that no longer do.
+    fn adopt(&mut self, waits: &Waits) {
+        self.0
+            .retain(|thread| waits.iter().any(|w| w.tid == thread.tid));
+        for tid in waits.iter().map(|w| w.tid) {
+            if !self.0.iter().any(|thread| thread.tid == tid) {
+                self.0.push(Thread::new(tid));
             }
         }
-        found
     }
-}
 
-fn read(file: &File) -> Option<String> {
-    let mut buffer = [0; 4096];
-    let length = file
-        .read_at(&mut buffer, 0)
-        .ok()
-        .filter(|&length| length > 0)?;
-    Some(String::from_utf8_lossy(buffer.get(..length)?).into_owned())
+    /// Looks which of them have a signal to take, or are gone.
+    fn look(&mut self) {
+        let mut buffer = [0; 4096];
+        for thread in &mut self.0 {
+            let length = thread
+                .status
+                .as_ref()
+                .and_then(|s| s.read_at(&mut buffer, 0).ok());
+            let text = length
+                .and_then(|length| buffer.get(..length))
+                .unwrap_or_default();
+            let found = procfs::signals_at(text, thread.signals_at);
+            thread.signals_at = found.unwrap_or(0);
+            let signals = found.and_then(|at| text.get(at..));
+            thread.has_signal = signals.is_none_or(procfs::has_signal);
+        }
+    }
+
+    fn has_signal(&self, tid: u32) -> bool {
+        self.0
+            .iter()
+            .any(|thread| thread.tid == tid && thread.has_signal)
+    }
 }
 
 #[cfg(test)]
@@ -99,11 +134,15 @@ mod tests {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let mut threads = Threads::default();
-        assert!(threads.signalled(&[child.id()]).is_empty());
+        let tid = child.id();
+        let mut threads = Threads(vec![Thread::new(tid)]);
+        threads.look();
+        assert!(!threads.has_signal(tid));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(threads.signalled(&[child.id()]), [child.id()]);
-        assert!(threads.0.is_empty());
+        threads.look();
+        assert!(threads.has_signal(tid));
+        threads.adopt(&Waits::default());
+        assert!(!threads.has_signal(tid));
     }
 }

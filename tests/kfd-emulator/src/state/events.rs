@@ -295,6 +295,11 @@ impl Waits {
         self.waiters.iter()
     }
 
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
     /// Time until the first deadline.
     pub fn until_deadline(&self, now: Instant) -> Option<Duration> {
         self.waiters
@@ -322,10 +327,13 @@ mod tests {
 
     const ME: ProcessKey = ProcessKey(1);
 
+    /// The result, and `result` and `timeout` of the argument.
+    type Answer = (Result<(), Errno>, u32, u32);
+
     /// Remembers what the waiting thread would have got.
     #[derive(Clone, Default)]
     struct Client {
-        answer: Arc<Mutex<Option<(Result<(), Errno>, u32, u32)>>>,
+        answer: Arc<Mutex<Option<Answer>>>,
         ages: Arc<Mutex<Vec<(usize, u64)>>>,
     }
 

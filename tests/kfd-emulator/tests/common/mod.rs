@@ -27,7 +27,10 @@ macro_rules! start_or_skip {
 }
 
 pub(crate) fn start(builder: Builder) -> Node {
-    builder.binary(env!("CARGO_BIN_EXE_kfd-emulator")).start().unwrap()
+    builder
+        .binary(env!("CARGO_BIN_EXE_kfd-emulator"))
+        .start()
+        .unwrap()
 }
 
 /// A process in a node that does what it is told. It is killed when this is dropped.
@@ -46,11 +49,18 @@ impl Client {
     }
 
     pub(crate) fn spawn(mut command: Command) -> Self {
-        let mut process =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let input = process.stdin.take().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
-        Self { process, input, output }
+        Self {
+            process,
+            input,
+            output,
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -79,7 +89,8 @@ impl Client {
 
     /// Asks what must succeed.
     pub(crate) fn ok(&mut self, command: &str) -> String {
-        self.ask(command).unwrap_or_else(|errno| panic!("{command}: errno {errno}"))
+        self.ask(command)
+            .unwrap_or_else(|errno| panic!("{command}: errno {errno}"))
     }
 
     pub(crate) fn kill(&mut self) {
@@ -100,14 +111,19 @@ impl Drop for Client {
 pub(crate) fn vram_of(node: &Node, pid: u32) -> Option<u64> {
     let gpu_id = node.control().state().unwrap().gpus[0].gpu_id;
     let path = node.path(format!("/sys/class/kfd/kfd/proc/{pid}/vram_{gpu_id}"));
-    std::fs::read_to_string(path).ok().map(|text| text.trim().parse().unwrap())
+    std::fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim().parse().unwrap())
 }
 
 /// Waits for something and returns how long it took.
 pub(crate) fn wait_until(what: &str, mut reached: impl FnMut() -> bool) -> Duration {
     let since = Instant::now();
     while !reached() {
-        assert!(since.elapsed() < Duration::from_secs(10), "{what}: not within 10 s");
+        assert!(
+            since.elapsed() < Duration::from_secs(10),
+            "{what}: not within 10 s"
+        );
         std::thread::sleep(Duration::from_micros(200));
     }
     since.elapsed()

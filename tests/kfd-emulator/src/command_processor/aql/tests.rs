@@ -248,6 +248,36 @@ fn a_dispatched_blit_kernel_runs() {
 }
 
 #[test]
+fn a_kernel_that_waits_holds_its_queue() {
+    let call = Call::new("__amd_rocclr_streamOpsWait")
+        .u64("ptrInt", 0x5000)
+        .u64("value", 1)
+        .u64("flags", 0)
+        .u64("mask", u64::MAX);
+    let packet = Bytes::new(packet_type::KERNEL_DISPATCH)
+        .u64(32, 0x7000)
+        .u64(40, 0x8000)
+        .completes(SIGNAL);
+    let memory = memory(&[packet])
+        .with(SIGNAL, &signal(1, 0))
+        .zeros(0x5000, 4)
+        .with(0x8000, &call.segment);
+    let kernels = Kernels([(0x7000, call.kernel.into())].into());
+    let mut ring = ring();
+    let pass = run(&memory, &kernels, &mut ring, 0);
+    assert_eq!(
+        (pass.progressed, pass.idle, value_of(&memory, SIGNAL)),
+        (false, false, 1)
+    );
+    memory.write(0x5000, &[1]).unwrap();
+    let pass = run(&memory, &kernels, &mut ring, 0);
+    assert_eq!(
+        (pass.progressed, pass.idle, value_of(&memory, SIGNAL)),
+        (true, true, 0)
+    );
+}
+
+#[test]
 fn the_ring_wraps_around() {
     let (memory, mut ring) = (memory(&[]), ring());
     for number in 0..PLACES as u64 * 3 {

@@ -17,7 +17,7 @@ fn memory(call: &Call) -> Memory {
 /// The start of the destination after a call, and what the call said.
 fn after<const N: usize>(call: &Call) -> ([u8; N], String) {
     let memory = memory(call);
-    let said = run(&memory, &call.kernel, SEGMENT);
+    let said = run(&memory, &call.kernel, SEGMENT).unwrap();
     (memory.bytes(DESTINATION, N).try_into().unwrap(), said)
 }
 
@@ -130,6 +130,58 @@ fn stream_write_of_both_widths() {
 }
 
 #[test]
+fn stream_wait_of_each_condition_and_width() {
+    const WIDE: u64 = 1 << 32;
+    // condition, value in memory, mask, operand, whether it holds for 32 and for 64 bits
+    for (condition, current, mask, operand, narrow, wide) in [
+        (0, 6, u64::MAX, 5, true, true),
+        (0, 4, u64::MAX, 5, false, false),
+        (0, WIDE, u64::MAX, 5, false, true),
+        (0, 0x17, 0xf, 8, false, false),
+        (1, 5, u64::MAX, 5, true, true),
+        (1, WIDE | 5, u64::MAX, 5, true, false),
+        (2, 6, u64::MAX, 2, true, true),
+        (2, 5, u64::MAX, 2, false, false),
+        (3, 0xffff_0000, u64::MAX, 0xffff, false, true),
+        (3, u64::MAX, u64::MAX, 0, false, false),
+        (3, 0, u64::MAX, 1, true, true),
+    ] {
+        for (pointers, holds) in [([DESTINATION, 0], narrow), ([0, DESTINATION], wide)] {
+            let call = Call::new("__amd_rocclr_streamOpsWait")
+                .u64("ptrInt", pointers[0])
+                .u64("ptrUlong", pointers[1])
+                .u64("value", operand)
+                .u64("flags", condition)
+                .u64("mask", mask);
+            let memory = memory(&call);
+            memory
+                .write(DESTINATION, &u64::to_le_bytes(current))
+                .unwrap();
+            let said = run(&memory, &call.kernel, SEGMENT);
+            assert_eq!(
+                said.is_some(),
+                holds,
+                "{condition}: {current:#x} & {mask:#x}, {operand}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_wait_that_can_never_end_is_not_waited_for() {
+    let call = |va, condition| {
+        Call::new("__amd_rocclr_streamOpsWait")
+            .u64("ptrInt", va)
+            .u64("value", 1)
+            .u64("flags", condition)
+            .u64("mask", 1)
+    };
+    for call in [call(0xdead_0000, 0), call(0, 0), call(DESTINATION, 4)] {
+        assert!(after::<1>(&call).1.contains("failed: "));
+    }
+}
+
+#[test]
 fn other_kernels_have_no_effect() {
     let call = Call::new("saxpy").u64("dst", DESTINATION);
     assert_eq!(after(&call), ([0; 4], "saxpy (not executed)".to_owned()));
@@ -181,6 +233,6 @@ fn wild_arguments_fail_without_effect() {
         assert_eq!(bytes, [0; 16], "{said}");
     }
     let call = copy(1, 0);
-    let said = run(&Memory::new(), &call.kernel, u64::MAX);
+    let said = run(&Memory::new(), &call.kernel, u64::MAX).unwrap();
     assert!(said.contains("failed: no memory at"), "{said}");
 }

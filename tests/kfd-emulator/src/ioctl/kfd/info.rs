@@ -27,7 +27,9 @@ const GPUVM_LIMIT: u64 = (1 << 47) - 1;
 fn clock(id: ClockId) -> u64 {
     // Both clocks exist on every kernel that this runs on; 0 would only stop time.
     let time = clock_gettime(id).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
-    (time.tv_sec() as u64).wrapping_mul(NANOSECONDS).wrapping_add(time.tv_nsec() as u64)
+    (time.tv_sec() as u64)
+        .wrapping_mul(NANOSECONDS)
+        .wrapping_add(time.tv_nsec() as u64)
 }
 
 /// The GPU's clock: ticks of 10 ns.
@@ -37,7 +39,10 @@ pub fn gpu_ticks() -> u64 {
 
 impl Call<'_> {
     pub(super) fn get_version(&mut self, args: &mut GetVersion) -> Result<(), Errno> {
-        *args = GetVersion { major: 1, minor: self.driver.options.kfd_minor };
+        *args = GetVersion {
+            major: 1,
+            minor: self.driver.options.kfd_minor,
+        };
         self.fields.set("minor", args.minor);
         Ok(())
     }
@@ -73,7 +78,8 @@ impl Call<'_> {
                 pad: 0,
             })
             .collect();
-        self.caller.write(args.apertures_pointer, apertures.as_bytes())?;
+        self.caller
+            .write(args.apertures_pointer, apertures.as_bytes())?;
         args.nodes = args.nodes.min(count);
         Ok(())
     }
@@ -157,7 +163,10 @@ mod tests {
         let mut version = GetVersion::default();
         bench.kfd(number::GET_VERSION, &mut version).unwrap();
         assert_eq!((version.major, version.minor), (1, 17));
-        let mut available = AvailableMemory { gpu_id: bench.gpu_id, ..Default::default() };
+        let mut available = AvailableMemory {
+            gpu_id: bench.gpu_id,
+            ..Default::default()
+        };
         bench.driver.options.kfd_minor = 8;
         let result = bench.kfd(number::AVAILABLE_MEMORY, &mut available);
         assert_eq!(result, Err(Errno::ENOTTY), "it came with 1.9");
@@ -170,11 +179,15 @@ mod tests {
     fn apertures_first_their_count_then_themselves() {
         let mut bench = Bench::with("mi210", 2);
         let mut args = GetProcessAperturesNew::default();
-        bench.kfd(number::GET_PROCESS_APERTURES_NEW, &mut args).unwrap();
+        bench
+            .kfd(number::GET_PROCESS_APERTURES_NEW, &mut args)
+            .unwrap();
         assert_eq!(args.nodes, 2);
         args.apertures_pointer = bench.caller.put(0x1000, &[0; 3 * 56]);
         args.nodes = 3;
-        bench.kfd(number::GET_PROCESS_APERTURES_NEW, &mut args).unwrap();
+        bench
+            .kfd(number::GET_PROCESS_APERTURES_NEW, &mut args)
+            .unwrap();
         assert_eq!(args.nodes, 2);
         let second: ProcessApertures = bench.caller.get(0x1000 + 56);
         assert_eq!(second.gpu_id, bench.driver.devices[1].gpu.gpu_id);
@@ -186,13 +199,32 @@ mod tests {
     #[test]
     fn a_vm_comes_from_a_render_node() {
         let mut bench = Bench::new();
-        bench.driver.process(crate::state::ProcessKey(1)).unwrap().acquired.clear();
-        let mut args = AcquireVm { drm_fd: 5, gpu_id: bench.gpu_id };
-        assert_eq!(bench.kfd(number::ACQUIRE_VM, &mut args), Err(Errno::EINVAL), "not open");
+        bench
+            .driver
+            .process(crate::state::ProcessKey(1))
+            .unwrap()
+            .acquired
+            .clear();
+        let mut args = AcquireVm {
+            drm_fd: 5,
+            gpu_id: bench.gpu_id,
+        };
+        assert_eq!(
+            bench.kfd(number::ACQUIRE_VM, &mut args),
+            Err(Errno::EINVAL),
+            "not open"
+        );
         bench.caller.descriptors.insert(5, Descriptor::Other);
-        assert_eq!(bench.kfd(number::ACQUIRE_VM, &mut args), Err(Errno::EINVAL), "no such node");
+        assert_eq!(
+            bench.kfd(number::ACQUIRE_VM, &mut args),
+            Err(Errno::EINVAL),
+            "no such node"
+        );
         for minor in [128, 129] {
-            bench.caller.descriptors.insert(5, Descriptor::Render(minor));
+            bench
+                .caller
+                .descriptors
+                .insert(5, Descriptor::Render(minor));
             assert_eq!(bench.kfd(number::ACQUIRE_VM, &mut args), Ok(()));
         }
     }
@@ -206,7 +238,10 @@ mod tests {
         bench.kfd(number::GET_CLOCK_COUNTERS, &mut second).unwrap();
         assert!(second.gpu_clock > first.gpu_clock && second.cpu_clock > first.cpu_clock);
         let mut xnack = SetXnackMode { xnack_enabled: 1 };
-        assert_eq!(bench.kfd(number::SET_XNACK_MODE, &mut xnack), Err(Errno::EPERM));
+        assert_eq!(
+            bench.kfd(number::SET_XNACK_MODE, &mut xnack),
+            Err(Errno::EPERM)
+        );
         xnack.xnack_enabled = -1;
         bench.kfd(number::SET_XNACK_MODE, &mut xnack).unwrap();
         assert_eq!(xnack.xnack_enabled, 0);
@@ -215,12 +250,24 @@ mod tests {
     #[test]
     fn settings_name_a_gpu_that_exists() {
         let mut bench = Bench::new();
-        let mut trap = SetTrapHandler { gpu_id: 1, ..Default::default() };
-        assert_eq!(bench.kfd(number::SET_TRAP_HANDLER, &mut trap), Err(Errno::EINVAL));
+        let mut trap = SetTrapHandler {
+            gpu_id: 1,
+            ..Default::default()
+        };
+        assert_eq!(
+            bench.kfd(number::SET_TRAP_HANDLER, &mut trap),
+            Err(Errno::EINVAL)
+        );
         trap.gpu_id = bench.gpu_id;
         assert_eq!(bench.kfd(number::SET_TRAP_HANDLER, &mut trap), Ok(()));
-        let mut policy =
-            SetMemoryPolicy { gpu_id: bench.gpu_id, default_policy: 2, ..Default::default() };
-        assert_eq!(bench.kfd(number::SET_MEMORY_POLICY, &mut policy), Err(Errno::EINVAL));
+        let mut policy = SetMemoryPolicy {
+            gpu_id: bench.gpu_id,
+            default_policy: 2,
+            ..Default::default()
+        };
+        assert_eq!(
+            bench.kfd(number::SET_MEMORY_POLICY, &mut policy),
+            Err(Errno::EINVAL)
+        );
     }
 }
