@@ -3,10 +3,13 @@
 mod common;
 
 use std::ffi::CString;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Child, GIB, MIB, Parent, Scene, eventually, hold, root_or_skip, skip, spawn};
-use hipflex_ledger::{Alive, DenialReason, ForkGuard, MAX_MEMBERS, Stayed};
+use common::{
+    Child, Counters, GIB, MIB, Parent, Scene, eventually, hold, root_or_skip, skip, spawn,
+};
+use hipflex_ledger::{Alive, DenialReason, ForkGuard, MAX_MEMBERS, Member, Stayed};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -514,40 +517,48 @@ fn several_reapers_return_a_dead_share_once() {
 
 #[test]
 fn an_exact_fit_is_not_lost_to_a_race() {
+    const ROUNDS: u64 = 300;
     let scene = Scene::new();
-    let mut racers: Vec<_> = (0..4)
-        .map(|_| {
-            let mut racer = spawn(|parent| {
-                let member = scene.join(GIB);
-                parent.tell(b'r');
-                loop {
-                    parent.wait();
-                    match member.reserve(0, GIB) {
-                        Ok(granted) => {
-                            parent.tell(1);
-                            parent.wait();
-                            member.cancel(granted);
-                            parent.tell(b'c');
-                        }
-                        Err(_) => {
-                            parent.tell(0);
-                            parent.wait();
-                            parent.tell(b'c');
-                        }
-                    }
-                }
-            });
-            racer.hear();
-            racer
-        })
-        .collect();
-    for round in 0..50 {
-        racers.iter_mut().for_each(Child::go_on);
-        let granted: u8 = racers.iter_mut().map(Child::hear).sum();
-        assert_eq!(granted, 1, "round {round}");
-        for racer in &mut racers {
-            racer.go_on();
-            racer.hear();
+    let me = scene.join(GIB);
+    let counters = Counters::new();
+    let [round, decided, settled, granted, ..] = counters.0;
+    // Two processes want all at the same moment: one of them gets it, every time.
+    let race = |member: &Member, this: u64| {
+        let result = member.reserve(0, GIB);
+        granted.fetch_add(u64::from(result.is_ok()), Ordering::SeqCst);
+        decided.fetch_add(1, Ordering::SeqCst);
+        spin_until(|| decided.load(Ordering::SeqCst) == 2 * this);
+        if let Ok(reservation) = result {
+            member.cancel(reservation);
+        }
+        settled.fetch_add(1, Ordering::SeqCst);
+    };
+    let mut other = spawn(|parent| {
+        let member = scene.join(GIB);
+        parent.tell(b'r');
+        for this in 1..=ROUNDS {
+            spin_until(|| round.load(Ordering::SeqCst) == this);
+            race(&member, this);
+        }
+        0
+    });
+    other.hear();
+    for this in 1..=ROUNDS {
+        round.store(this, Ordering::SeqCst);
+        race(&me, this);
+        spin_until(|| settled.load(Ordering::SeqCst) == 2 * this);
+        assert_eq!(granted.load(Ordering::SeqCst), this, "in round {this}");
+    }
+    other.succeed();
+}
+
+fn spin_until(is_so: impl Fn() -> bool) {
+    let mut turns = 0_u32;
+    while !is_so() {
+        std::hint::spin_loop();
+        turns += 1;
+        if turns.is_multiple_of(1000) {
+            std::thread::yield_now();
         }
     }
 }

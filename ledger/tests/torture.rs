@@ -6,34 +6,12 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Child, MIB, Scene, gpu, spawn};
+use common::{Child, Counters, MIB, Scene, gpu, spawn};
 use hipflex_ledger::{Limit, Member};
 
 const LIMIT: u64 = 1000 * MIB;
 const PROCESSES: usize = 8;
 const THREADS: usize = 4;
-
-/// Counters in memory that all processes share.
-struct Shared(&'static [AtomicU64; 64]);
-
-impl Shared {
-    fn new() -> Self {
-        // SAFETY: a new anonymous mapping, large enough, aligned to a page, zeroed, never unmapped.
-        let memory = unsafe {
-            let memory = libc::mmap(
-                std::ptr::null_mut(),
-                4096,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            assert_ne!(memory, libc::MAP_FAILED);
-            &*memory.cast::<[AtomicU64; 64]>()
-        };
-        Self(memory)
-    }
-}
 
 /// Numbers that look random, the same for the same seed.
 struct Numbers(u64);
@@ -82,7 +60,7 @@ fn churn(member: &Member, held: &AtomicU64, worst: &AtomicU64, seed: u64, until:
     granted
 }
 
-fn worker(scene: &Scene, counters: &Shared, seed: u64, until: Instant) -> Member {
+fn worker(scene: &Scene, counters: &Counters, seed: u64, until: Instant) -> Member {
     let member = scene
         .try_join(&[gpu(0, Limit::Bytes(LIMIT))])
         .unwrap()
@@ -103,7 +81,7 @@ fn worker(scene: &Scene, counters: &Shared, seed: u64, until: Instant) -> Member
 #[test]
 fn what_eight_processes_hold_never_exceeds_the_limit_and_is_what_the_ledger_says() {
     let scene = Scene::new();
-    let counters = Shared::new();
+    let counters = Counters::new();
     let [held, worst, granted, ..] = counters.0;
     let until = Instant::now() + Duration::from_secs(2);
     let mut workers: Vec<_> = (0..PROCESSES as u64)
@@ -153,7 +131,7 @@ fn killing_at_random_returns_every_byte() {
         .member;
     let mut numbers = Numbers(42);
     let forever = Instant::now() + Duration::from_secs(60);
-    let counters = Shared::new();
+    let counters = Counters::new();
     let begin = |seed| {
         spawn(|_| {
             worker(&scene, &counters, seed, forever);
@@ -184,4 +162,58 @@ fn killing_at_random_returns_every_byte() {
     assert!(snapshot.reaped >= 30, "{}", snapshot.reaped);
     let all = observer.reserve(0, LIMIT).unwrap();
     observer.cancel(all);
+}
+
+#[test]
+fn killing_those_who_come_and_go_leaves_a_ledger_that_works() {
+    let scene = Scene::new();
+    let mut numbers = Numbers(7);
+    let begin = || {
+        spawn(|_| {
+            loop {
+                // The last to leave is followed by one who makes a fresh ledger, so that all that can
+                // be interrupted is: making, joining, booking, leaving, removing.
+                let member = scene
+                    .try_join(&[gpu(0, Limit::Bytes(LIMIT))])
+                    .unwrap()
+                    .member;
+                if let Ok(reservation) = member.reserve(0, MIB) {
+                    member.commit(reservation, MIB);
+                    member.release(0, MIB);
+                }
+                member.leave().unwrap();
+                let ledger = hipflex_ledger::Ledger::open(&scene.path());
+                let _ = ledger.map(|ledger| ledger.remove_if_empty());
+            }
+        })
+    };
+    let mut comers: Vec<Child> = (0..3).map(|_| begin()).collect();
+    for _ in 0..150 {
+        std::thread::sleep(Duration::from_micros(numbers.below(8000)));
+        let victim = usize::try_from(numbers.below(3)).unwrap();
+        comers[victim].kill();
+        // Killed, not ended by a failure of its own.
+        let end = comers[victim].wait();
+        assert!(
+            matches!(end, nix::sys::wait::WaitStatus::Signaled(..)),
+            "{end:?}"
+        );
+        comers[victim] = begin();
+    }
+    drop(comers);
+    let member = scene
+        .try_join(&[gpu(0, Limit::Bytes(LIMIT))])
+        .unwrap()
+        .member;
+    assert_eq!(member.view(0).unwrap().charged, 0);
+    let all = member.reserve(0, LIMIT).unwrap();
+    member.cancel(all);
+    member.leave().unwrap();
+    assert!(scene.ledger().remove_if_empty().unwrap());
+    let own = scene.path().parent().unwrap().to_owned();
+    let left: Vec<_> = std::fs::read_dir(own)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(left, [".lock"]);
 }

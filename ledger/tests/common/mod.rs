@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -251,4 +252,26 @@ pub fn skip(test: &str, why: &str) {
     let text = format!("SKIPPED {test}: {why}\n");
     // SAFETY: the text is readable for its length.
     unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+}
+
+/// Counters in memory that all processes share.
+pub struct Counters(pub &'static [AtomicU64; 64]);
+
+impl Counters {
+    pub fn new() -> Self {
+        // SAFETY: a new anonymous mapping, large enough, aligned to a page, zeroed, never unmapped.
+        let memory = unsafe {
+            let memory = libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(memory, libc::MAP_FAILED);
+            &*memory.cast::<[AtomicU64; 64]>()
+        };
+        Self(memory)
+    }
 }
