@@ -7,7 +7,9 @@
 //!
 //! A hooked name is redirected only if the question would be answered without us, and by a HIP
 //! runtime: a library of another kind that happens to export `hipMalloc` is left alone, and a name that
-//! the runtime does not have stays unknown.
+//! the runtime does not have stays unknown. (What an export cannot hide is itself: a *weak* reference of a
+//! linked program to a function that its runtime does not have finds ours, which then answers
+//! `hipErrorNotInitialized`.)
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
