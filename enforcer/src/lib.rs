@@ -1,15 +1,15 @@
 //! `libhipflex.so`: keeps a HIP program inside its share of a GPU's memory.
 //!
 //! Preloaded, it stands before the HIP runtime in two ways: it exports functions of the same names
-//! ([`entries`], all made from the one [`hook_table`]), and it answers look-ups by name ([`lookup`]). A
+//! (`entries`, all made from the one `hook_table`), and it answers look-ups by name (`lookup`). A
 //! call goes: entry, *before* (reserve in the account), the runtime's real function, *after* (book).
 //!
-//! * [`runtime`]: which HIP runtime is behind the hooks, and where its functions are;
-//! * [`process`]: whether there is a limit, found out at the first HIP call, and anew in a forked child;
-//! * [`account`]: the membership in the ledger, with [`live`] (blocks by pointer) and [`devices`] (GPUs
+//! * `runtime`: which HIP runtime is behind the hooks, and where its functions are;
+//! * `process`: whether there is a limit, found out at the first HIP call, and anew in a forked child;
+//! * `account`: the membership in the ledger, with `live` (blocks by pointer) and `devices` (GPUs
 //!   by HIP number);
-//! * [`allocation`], [`queries`], [`refusal`]: what the hooks do;
-//! * [`stderr`], [`line`], [`log`]: how users are told, without waiting and without allocating.
+//! * `allocation`, `queries`, `refusal`: what the hooks do;
+//! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating.
 //!
 //! The library lives in other people's programs. It does nothing before the first HIP call: no
 //! constructor, no thread, no file. Nothing in it panics, and were it to, the program goes on.
@@ -43,6 +43,7 @@ mod guard;
 mod hip;
 mod hook_table;
 mod line;
+mod linker;
 mod live;
 mod log;
 mod lookup;

@@ -3,31 +3,22 @@
 //!
 //! Both are naked functions that decide first and then *jump* to the real function, so that it sees
 //! the true caller: `RTLD_NEXT` and `RTLD_DEFAULT` depend on it. What they jump to is the next `dlsym` in
-//! the linker's order, which is another preload's if there is one behind us. Our own questions go to
-//! libc's, found without asking anybody ([`crate::elf`]).
+//! the linker's order, which is another preload's if there is one behind us ([`crate::linker`]).
 //!
 //! A hooked name is redirected only if the question would be answered without us, and by a HIP
 //! runtime: a library of another kind that happens to export `hipMalloc` is left alone, and a name that
-//! the runtime does not have stays unknown.
+//! the runtime does not have stays unknown. (What an export cannot hide is itself: a *weak* reference of a
+//! linked program to a function that its runtime does not have finds ours, which then answers
+//! `hipErrorNotInitialized`.)
 
 use core::ffi::{CStr, c_char, c_void};
-use core::mem::transmute;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::elf;
 use crate::entries::{Api, belt};
+use crate::linker::{self, after_us, find, forget_error};
 use crate::runtime::{self, Owner};
 use crate::stderr::say;
-
-type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-
-/// libc's own functions, for our questions.
-static LIBC_DLSYM: AtomicUsize = AtomicUsize::new(0);
-static LIBC_DLVSYM: AtomicUsize = AtomicUsize::new(0);
-/// What the overrides jump to: the next definition behind us.
-static NEXT_DLSYM: AtomicUsize = AtomicUsize::new(0);
-static NEXT_DLVSYM: AtomicUsize = AtomicUsize::new(0);
 
 /// What an override does: if `jump` is not 0 it goes on there with its arguments untouched, else it
 /// returns `answer`. (Two words: returned in rax and rdx.)
@@ -102,7 +93,7 @@ unsafe extern "C" fn decide_dlsym(
     name: *const c_char,
     caller: usize,
 ) -> Decision {
-    let jump = loaded(&NEXT_DLSYM);
+    let jump = linker::next_dlsym();
     // SAFETY: `name` is what the caller of dlsym passed.
     match unsafe { hooked(name) } {
         Some(api) if jump != 0 => decide(
@@ -124,7 +115,7 @@ unsafe extern "C" fn decide_dlvsym(
     version: *const c_char,
     caller: usize,
 ) -> Decision {
-    let jump = loaded(&NEXT_DLVSYM);
+    let jump = linker::next_dlvsym();
     // SAFETY: `name` is what the caller of dlvsym passed.
     match unsafe { hooked(name) } {
         Some(api) if jump != 0 && !version.is_null() => {
@@ -281,7 +272,7 @@ impl Question<'_> {
             0 => Answer::Nothing,
             found if found != entry => Answer::Function(found),
             // The handle is either the program's (`dlopen(NULL)`), which stands for the global scope, or our own.
-            _ if self.handle == program() => behind_us(),
+            _ if self.handle == linker::program() => behind_us(),
             _ => Answer::Ours,
         }
     }
@@ -309,107 +300,6 @@ impl Question<'_> {
             0 => otherwise,
             found => Answer::Function(found),
         }
-    }
-}
-
-/// The handle of the program itself.
-fn program() -> *mut c_void {
-    // SAFETY: a null name asks for the program, which is always loaded.
-    unsafe { libc::dlopen(core::ptr::null(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) }
-}
-
-/// The address of `name` behind this library in the linker's order, where a linked program would
-/// reach if we were not there.
-pub(crate) fn after_us(name: &CStr, version: Option<&CStr>) -> Option<usize> {
-    match find(libc::RTLD_NEXT, name, version) {
-        0 => None,
-        address => Some(address),
-    }
-}
-
-/// The address of `name` by a handle, 0 if there is none.
-pub(crate) fn in_handle(handle: *mut c_void, name: &CStr) -> usize {
-    find(handle, name, None)
-}
-
-/// Asks libc. The caller that it sees is this library.
-fn find(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> usize {
-    let function = loaded(if version.is_some() {
-        &LIBC_DLVSYM
-    } else {
-        &LIBC_DLSYM
-    });
-    if function == 0 {
-        return 0;
-    }
-    // SAFETY: the address is that of libc's dlsym or dlvsym; the handle comes from the program or from
-    // dlopen, the strings are C strings.
-    let address = unsafe {
-        match version {
-            None => transmute::<usize, Dlsym>(function)(handle, name.as_ptr()),
-            Some(version) => {
-                transmute::<usize, Dlvsym>(function)(handle, name.as_ptr(), version.as_ptr())
-            }
-        }
-    };
-    address as usize
-}
-
-/// The text of the last error of the dynamic linker in this thread.
-pub(crate) fn last_error() -> String {
-    // SAFETY: dlerror answers null or a C string that stays valid until the next call in this thread.
-    unsafe {
-        let text = libc::dlerror();
-        if text.is_null() {
-            String::from("no reason given")
-        } else {
-            CStr::from_ptr(text).to_string_lossy().into_owned()
-        }
-    }
-}
-
-/// Clears the error that a look-up of ours left behind: programs take a pending one for theirs.
-pub(crate) fn forget_error() {
-    // SAFETY: as in `last_error`; the text is not used.
-    unsafe { libc::dlerror() };
-}
-
-/// The function in `slot`, found at the first use.
-fn loaded(slot: &AtomicUsize) -> usize {
-    match slot.load(Ordering::Acquire) {
-        0 => {
-            find_real_functions();
-            slot.load(Ordering::Acquire)
-        }
-        address => address,
-    }
-}
-
-#[cold]
-fn find_real_functions() {
-    // One library since glibc 2.34, two before.
-    let in_libc = |name| {
-        elf::symbol_in(b"libc.so.6", name)
-            .or_else(|| elf::symbol_in(b"libdl.so.2", name))
-            .unwrap_or(0)
-    };
-    let (dlsym, dlvsym) = (in_libc(c"dlsym"), in_libc(c"dlvsym"));
-    LIBC_DLVSYM.store(dlvsym, Ordering::Release);
-    LIBC_DLSYM.store(dlsym, Ordering::Release);
-    if dlsym == 0 {
-        return;
-    }
-    // SAFETY: the address is that of libc's dlsym. Its caller is this library, so RTLD_NEXT means
-    // "behind us".
-    let next = |name: &CStr| unsafe {
-        transmute::<usize, Dlsym>(dlsym)(libc::RTLD_NEXT, name.as_ptr()) as usize
-    };
-    for (slot, name, real) in [
-        (&NEXT_DLVSYM, c"dlvsym", dlvsym),
-        (&NEXT_DLSYM, c"dlsym", dlsym),
-    ] {
-        let next = next(name);
-        slot.store(if next == 0 { real } else { next }, Ordering::Release);
     }
 }
 

@@ -9,6 +9,7 @@
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::io;
 use std::sync::OnceLock;
 
 use hipflex_ledger::ForkGuard;
@@ -31,8 +32,8 @@ pub(crate) enum Standing {
 
 /// What belongs to one process and not to its forked children.
 struct Process {
-    /// `None` on a kernel that cannot wipe memory in a child; the process then refuses.
-    guard: Option<ForkGuard>,
+    /// An error on a kernel that cannot wipe memory in a child: no account can be kept there.
+    guard: io::Result<ForkGuard>,
     standing: OnceLock<Standing>,
 }
 
@@ -90,7 +91,7 @@ fn current() -> Option<&'static Process> {
     // SAFETY: null or a leaked box.
     let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() }?;
     match &process.guard {
-        Some(guard) if guard.in_forked_child() => None,
+        Ok(guard) if guard.in_forked_child() => None,
         _ => Some(process),
     }
 }
@@ -98,28 +99,24 @@ fn current() -> Option<&'static Process> {
 /// Starts this process, unless another thread has meanwhile.
 #[cold]
 fn begin() -> &'static Process {
-    let inherited = PROCESS.load(Ordering::Acquire);
-    if let Some(process) = current() {
-        return process;
-    }
-    let guard = ForkGuard::new();
-    let standing = OnceLock::new();
-    if let Err(error) = &guard {
-        let standing_now = fail(format_args!(
-            "a fork cannot be noticed on this kernel ({error}); Linux 4.14 or later is needed"
-        ));
-        let _ = standing.set(standing_now);
-    }
     let process = Box::into_raw(Box::new(Process {
-        guard: guard.ok(),
-        standing,
+        guard: ForkGuard::new(),
+        standing: OnceLock::new(),
     }));
-    match PROCESS.compare_exchange(inherited, process, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: leaked just now.
-        Ok(_) => unsafe { &*process },
-        // SAFETY: not null: pointers only go from null or an inherited process to one of this process, and back to null
-        // when this process leaves the ledger, which it does when it ends.
-        Err(other) => unsafe { other.as_ref() }.unwrap_or_else(|| unsafe { &*process }),
+    loop {
+        // Null, or what a forked child inherited, or what another thread began meanwhile.
+        let present = PROCESS.load(Ordering::Acquire);
+        if let Some(current) = current() {
+            // SAFETY: it came from `into_raw` above and was not published.
+            drop(unsafe { Box::from_raw(process) });
+            return current;
+        }
+        let published =
+            PROCESS.compare_exchange(present, process, Ordering::AcqRel, Ordering::Acquire);
+        if published.is_ok() {
+            // SAFETY: leaked above; it is never freed once it is published.
+            return unsafe { &*process };
+        }
     }
 }
 
@@ -127,15 +124,20 @@ fn begin() -> &'static Process {
 fn find_out(process: &'static Process) -> &'static Standing {
     process
         .standing
-        .get_or_init(|| belt(establish).unwrap_or(Standing::Refusing))
+        .get_or_init(|| belt(|| establish(&process.guard)).unwrap_or(Standing::Refusing))
 }
 
-fn establish() -> Standing {
+fn establish(guard: &io::Result<ForkGuard>) -> Standing {
     log::start();
     let budget = match settings::read() {
         Wish::Inert => return Standing::Inert,
         Wish::Limit(budget) => budget,
     };
+    if let Err(error) = guard {
+        return fail(format_args!(
+            "a fork cannot be noticed on this kernel ({error}); Linux 4.14 or later is needed"
+        ));
+    }
     match budget.and_then(Account::open) {
         Ok(account) => Standing::Booking(Box::new(account)),
         Err(error) => fail(format_args!("{error}")),

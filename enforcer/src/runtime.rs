@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use crate::elf;
 use crate::entries::{Api, belt, quieten_panics};
-use crate::lookup;
+use crate::linker;
 use crate::stderr::say;
 
 /// What every HIP runtime's file or SONAME starts with, bundled and renamed copies included
@@ -148,7 +148,7 @@ fn choose(api: Api) -> Native {
             None => {
                 let loaded = loaded_runtime(api);
                 if loaded.is_none()
-                    && let Some(address) = lookup::after_us(api.name(), None)
+                    && let Some(address) = linker::after_us(api.name(), None)
                 {
                     return Native::Foreign(address);
                 }
@@ -172,10 +172,10 @@ fn choose(api: Api) -> Native {
 /// Makes the runtime of this handle the one behind the hooks, unless another thread was first, and
 /// answers where the chosen one is loaded. `None`: the library has not a single HIP function.
 fn adopt(handle: Handle) -> Option<usize> {
-    let find = |name: &CStr| lookup::in_handle(handle.0, name);
+    let find = |name: &CStr| linker::find(handle.0, name, None);
     let native = Api::ALL.map(|api| AtomicUsize::new(find(api.name())));
     let helper = Helper::NAMES.map(find);
-    lookup::forget_error();
+    linker::forget_error();
     let known = native
         .iter()
         .map(|slot| slot.load(Ordering::Relaxed))
@@ -228,17 +228,17 @@ fn open_named(path: &CStr) -> Option<Handle> {
         say!(
             "FH_HIP_LIB_PATH={path:?} cannot be loaded ({}); HIP calls return hipErrorNotInitialized. \
              Name the libamdhip64.so to use, or unset the variable",
-            lookup::last_error()
+            linker::last_error()
         );
     }
-    lookup::forget_error();
+    linker::forget_error();
     handle
 }
 
 /// The path of the runtime that the process has loaded. Of several, the one that a program linked to
 /// HIP would reach.
 fn loaded_runtime(api: Api) -> Option<CString> {
-    let reached = lookup::after_us(api.name(), None);
+    let reached = linker::after_us(api.name(), None);
     let by_address = |object: &elf::Object<'_>| {
         (is_runtime(object) && reached.is_some_and(|address| object.contains(address)))
             .then(|| object.path().to_owned())
@@ -258,10 +258,10 @@ fn open_usual() -> Option<Handle> {
             "no HIP runtime: the process has none loaded, and libamdhip64.so, .so.7, .so.6, .so.5 cannot \
              be loaded ({}); HIP calls return hipErrorNotInitialized. Install ROCm's HIP runtime \
              or name the library in FH_HIP_LIB_PATH",
-            lookup::last_error()
+            linker::last_error()
         );
     }
-    lookup::forget_error();
+    linker::forget_error();
     found
 }
 

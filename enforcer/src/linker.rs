@@ -1,0 +1,125 @@
+//! The dynamic linker's real look-up functions: libc's own, for our questions, and the next ones behind our
+//! overrides, for everybody else's.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::mem::transmute;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::elf;
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// libc's own functions, for our questions.
+static LIBC_DLSYM: AtomicUsize = AtomicUsize::new(0);
+static LIBC_DLVSYM: AtomicUsize = AtomicUsize::new(0);
+/// What the overrides jump to: the next definition behind us.
+static NEXT_DLSYM: AtomicUsize = AtomicUsize::new(0);
+static NEXT_DLVSYM: AtomicUsize = AtomicUsize::new(0);
+
+/// The handle of the program itself.
+pub(crate) fn program() -> *mut c_void {
+    // SAFETY: a null name asks for the program, which is always loaded.
+    unsafe { libc::dlopen(core::ptr::null(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) }
+}
+
+/// The address of `name` behind this library in the linker's order, where a linked program would
+/// reach if we were not there.
+pub(crate) fn after_us(name: &CStr, version: Option<&CStr>) -> Option<usize> {
+    match find(libc::RTLD_NEXT, name, version) {
+        0 => None,
+        address => Some(address),
+    }
+}
+
+/// The address of `name` by a handle (and in a version), 0 if there is none. The caller that libc sees is
+/// this library.
+pub(crate) fn find(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> usize {
+    let function = loaded(if version.is_some() {
+        &LIBC_DLVSYM
+    } else {
+        &LIBC_DLSYM
+    });
+    if function == 0 {
+        return 0;
+    }
+    // SAFETY: the address is that of libc's dlsym or dlvsym; the handle comes from the program or from
+    // dlopen, the strings are C strings.
+    let address = unsafe {
+        match version {
+            None => transmute::<usize, Dlsym>(function)(handle, name.as_ptr()),
+            Some(version) => {
+                transmute::<usize, Dlvsym>(function)(handle, name.as_ptr(), version.as_ptr())
+            }
+        }
+    };
+    address as usize
+}
+
+/// The text of the last error of the dynamic linker in this thread.
+pub(crate) fn last_error() -> String {
+    // SAFETY: dlerror answers null or a C string that stays valid until the next call in this thread.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() {
+            String::from("no reason given")
+        } else {
+            CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
+    }
+}
+
+/// Clears the error that a look-up of ours left behind: programs take a pending one for theirs.
+pub(crate) fn forget_error() {
+    // SAFETY: as in `last_error`; the text is not used.
+    unsafe { libc::dlerror() };
+}
+
+/// What the override of `dlsym` goes on to; 0 if this process has none, which cannot be.
+pub(crate) fn next_dlsym() -> usize {
+    loaded(&NEXT_DLSYM)
+}
+
+/// As [`next_dlsym`], for `dlvsym`.
+pub(crate) fn next_dlvsym() -> usize {
+    loaded(&NEXT_DLVSYM)
+}
+
+/// The function in `slot`, found at the first use.
+fn loaded(slot: &AtomicUsize) -> usize {
+    match slot.load(Ordering::Acquire) {
+        0 => {
+            find_real_functions();
+            slot.load(Ordering::Acquire)
+        }
+        address => address,
+    }
+}
+
+#[cold]
+fn find_real_functions() {
+    // One library since glibc 2.34, two before.
+    let in_libc = |name| {
+        elf::symbol_in(b"libc.so.6", name)
+            .or_else(|| elf::symbol_in(b"libdl.so.2", name))
+            .unwrap_or(0)
+    };
+    let (dlsym, dlvsym) = (in_libc(c"dlsym"), in_libc(c"dlvsym"));
+    LIBC_DLVSYM.store(dlvsym, Ordering::Release);
+    LIBC_DLSYM.store(dlsym, Ordering::Release);
+    if dlsym == 0 {
+        return;
+    }
+    // SAFETY: the address is that of libc's dlsym. Its caller is this library, so RTLD_NEXT means
+    // "behind us".
+    let next = |name: &CStr| unsafe {
+        transmute::<usize, Dlsym>(dlsym)(libc::RTLD_NEXT, name.as_ptr()) as usize
+    };
+    for (slot, name, real) in [
+        (&NEXT_DLVSYM, c"dlvsym", dlvsym),
+        (&NEXT_DLSYM, c"dlsym", dlsym),
+    ] {
+        let next = next(name);
+        slot.store(if next == 0 { real } else { next }, Ordering::Release);
+    }
+}
