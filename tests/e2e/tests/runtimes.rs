@@ -56,9 +56,15 @@ fn every_check_passes_on_newer_cards(version: &str) -> Result<()> {
         match bench.runtime.generation() {
             // HIP 5.2 does not know these cards: it finds no device, and says so.
             502 => {
-                let output = bench.program("hipcheck", Access::Linked)?.arg("info").output()?;
+                let output = bench
+                    .program("hipcheck", Access::Linked)?
+                    .arg("info")
+                    .output()?;
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();
-                ensure!(text.contains("hipGetDeviceCount)(&devices) -> 100"), "{profile}: {text}");
+                ensure!(
+                    text.contains("hipGetDeviceCount)(&devices) -> 100"),
+                    "{profile}: {text}"
+                );
                 continue;
             }
             // HIP 5.7 has no kernels for pitched copies on gfx942.
@@ -158,7 +164,10 @@ fn cpu_time(pid: u32) -> Result<Duration> {
     let mut nanoseconds = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        let spent = text.split_whitespace().next().context("an empty schedstat")?;
+        let spent = text
+            .split_whitespace()
+            .next()
+            .context("an empty schedstat")?;
         nanoseconds += spent.parse::<u64>()?;
     }
     Ok(Duration::from_nanos(nanoseconds))

@@ -1,6 +1,8 @@
 //! AMD's own tools on the emulated node: what they show is what was allocated.
 
-use std::path::PathBuf;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -12,17 +14,28 @@ use serde_json::Value;
 const GIB: u64 = 1 << 30;
 const BOARD: u64 = (64 << 30) - (16 << 20);
 
-on_each_runtime!(rocminfo_sees_the_card, rocm_smi_shows_memory, amd_smi_shows_memory);
+on_each_runtime!(
+    rocminfo_sees_the_card,
+    rocm_smi_shows_memory,
+    amd_smi_shows_memory
+);
 
 fn rocminfo_sees_the_card(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
     let Some(rocminfo) = bench.runtime.file("usr/bin/rocminfo") else {
         // Debian's experimental has the runtime alone.
-        ensure!(bench.runtime.suite == "experimental", "the suite should have rocminfo");
+        ensure!(
+            bench.runtime.suite == "experimental",
+            "the suite should have rocminfo"
+        );
         return Ok(());
     };
     let text = String::from_utf8(output(foreign(&bench, rocminfo)?)?)?;
-    for part in ["gfx90a", "AMD Instinct MI210", "Compute Unit:            104"] {
+    for part in [
+        "gfx90a",
+        "AMD Instinct MI210",
+        "Compute Unit:            104",
+    ] {
         ensure!(text.contains(part), "{part:?} is not in {text}");
     }
     Ok(())
@@ -34,9 +47,10 @@ fn rocm_smi_shows_memory(version: &str) -> Result<()> {
         ensure!(bench.runtime.suite != "sid", "sid should have rocm-smi");
         return Ok(());
     };
+    let folder = tempfile::tempdir()?;
     let mut shell = bench.shell(Access::Linked)?;
     ensure!(shell.malloc("a", GIB)?);
-    let mut command = python(&bench, script)?;
+    let mut command = python(&bench, &script, folder.path())?;
     command.args(["--showmeminfo", "vram", "--showpids", "--json"]);
     let shown: Value = serde_json::from_slice(&output(command)?)?;
     assert_eq!(shown["card0"]["VRAM Total Memory (B)"], BOARD.to_string());
@@ -52,15 +66,19 @@ fn rocm_smi_shows_memory(version: &str) -> Result<()> {
 fn amd_smi_shows_memory(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
     let script = bench.runtime.file("usr/libexec/amdsmi_cli/amdsmi_cli.py");
-    ensure!(script.is_some() || bench.runtime.suite != "sid", "sid should have amd-smi");
+    ensure!(
+        script.is_some() || bench.runtime.suite != "sid",
+        "sid should have amd-smi"
+    );
     // The one of ROCm 5.7 finds no PCI address on the node, which is made for those since 6.
     let Some(script) = script.filter(|_| bench.runtime.generation() >= 600) else {
         return Ok(());
     };
+    let folder = tempfile::tempdir()?;
     let mut shell = bench.shell(Access::Linked)?;
     ensure!(shell.malloc("a", GIB)?);
     let ask = |what: &str| -> Result<Value> {
-        let mut command = python(&bench, script.clone())?;
+        let mut command = python(&bench, &script, folder.path())?;
         command.args([what, "--json"]);
         serde_json::from_slice(&output(command)?).with_context(|| format!("amd-smi {what}"))
     };
@@ -81,32 +99,70 @@ fn amd_smi_shows_memory(version: &str) -> Result<()> {
 }
 
 fn text(value: &Value) -> Result<&str> {
-    value.as_str().with_context(|| format!("not a text: {value}"))
+    value
+        .as_str()
+        .with_context(|| format!("not a text: {value}"))
 }
 
 /// A program of the runtime's own suite, with its own loader and libraries.
 fn foreign(bench: &Bench, program: PathBuf) -> Result<Command> {
-    let loader = bench.runtime.loader.as_ref().context("a fetched runtime has its own loader")?;
+    let loader = bench
+        .runtime
+        .loader
+        .as_ref()
+        .context("a fetched runtime has its own loader")?;
     let mut command = bench.command(loader);
-    command.args(["--library-path", &bench.runtime.library_path()]).arg(program);
+    command
+        .args(["--library-path", &bench.runtime.library_path()])
+        .arg(program);
     Ok(command)
 }
 
+/// A script that starts the interpreter with its loader. Python starts itself again for helpers
+/// of its own, and would start the loader alone.
+fn wrapper(bench: &Bench, interpreter: &Path, folder: &Path) -> Result<PathBuf> {
+    let loader = bench
+        .runtime
+        .loader
+        .as_ref()
+        .context("a fetched runtime has its own loader")?;
+    let script = folder.join("python3");
+    let text = format!(
+        "#!/bin/sh\nexec '{}' --argv0 \"$0\" --library-path '{}' '{}' \"$@\"\n",
+        loader.display(),
+        bench.runtime.library_path(),
+        interpreter.display()
+    );
+    std::fs::write(&script, text)?;
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755))?;
+    Ok(script)
+}
+
 /// A Python program of the runtime's own suite.
-fn python(bench: &Bench, script: PathBuf) -> Result<Command> {
+fn python(bench: &Bench, script: &Path, folder: &Path) -> Result<Command> {
     let root = &bench.runtime.root;
     let mut interpreters: Vec<PathBuf> = std::fs::read_dir(root.join("usr/bin"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| {
-            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            name.strip_prefix("python3.").is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
+            let name = path
+                .file_name()
+                .and_then(|n| n.to_str())
+                .unwrap_or_default();
+            name.strip_prefix("python3.")
+                .is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
         })
         .collect();
     interpreters.sort();
-    let interpreter = interpreters.pop().context("the suite's tools need its Python")?;
-    let modules = ["usr/share/amd_smi", "usr/lib/python3/dist-packages", "usr/libexec/amdsmi_cli"];
+    let interpreter = interpreters
+        .pop()
+        .context("the suite's tools need its Python")?;
+    let modules = [
+        "usr/share/amd_smi",
+        "usr/lib/python3/dist-packages",
+        "usr/libexec/amdsmi_cli",
+    ];
     let modules = std::env::join_paths(modules.iter().map(|m| root.join(m)))?;
-    let mut command = foreign(bench, interpreter)?;
+    let mut command = bench.command(wrapper(bench, &interpreter, folder)?);
     command
         .arg(script)
         .env("PYTHONHOME", root.join("usr"))
