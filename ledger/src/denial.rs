@@ -49,15 +49,26 @@ impl fmt::Display for Denial {
             }
             DenialReason::UnknownGpu => f.write_str("the GPU is not in this process's budget"),
             DenialReason::NotAMember => f.write_str("this process is not a member of the budget"),
-            DenialReason::OverLimit => write!(
-                f,
-                "limit {}, held here {}, by others {}, overhead {}, available {}",
-                self.limit,
-                bytes(self.mine),
-                bytes(self.others),
-                bytes(self.overhead),
-                bytes(self.available)
-            ),
+            DenialReason::OverLimit => {
+                write!(
+                    f,
+                    "limit {}, held here {}, by others {}",
+                    self.limit,
+                    bytes(self.mine),
+                    bytes(self.others)
+                )?;
+                if self.overhead > 0 {
+                    write!(f, ", overhead {}", bytes(self.overhead))?;
+                }
+                // Rounded figures can look as if the request had fitted; this one cannot.
+                let short = self.requested.saturating_sub(self.available);
+                write!(
+                    f,
+                    ", available {}, short by {}",
+                    bytes(self.available),
+                    bytes(short)
+                )
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a developer of hipflex types: `cargo xtask demo`, `cargo xtask test`, ...
 
+mod capture;
 mod cargo;
 mod check;
 mod demo;
@@ -7,6 +8,8 @@ mod machine;
 mod node;
 mod rocm;
 mod test;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -31,6 +34,8 @@ enum Task {
         #[arg(short = 'E', long, value_name = "EXPRESSION")]
         filter: Option<String>,
     },
+    /// Make the captured texts in the documentation anew
+    Capture,
     /// Check format, lints, documentation and licences
     Check,
     /// Run a command on the emulated node: a machine with AMD GPUs that do not exist
@@ -43,21 +48,28 @@ enum Task {
     },
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().task {
+fn main() -> ExitCode {
+    match run(Arguments::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    match task {
         Task::Demo { hip } => demo::demo(&hip),
         Task::Test { filter } => test::test(filter.as_deref()),
+        Task::Capture => capture::capture(),
         Task::Check => check::check(),
         Task::Node(arguments) => node::node(&arguments),
         Task::Rocm { version } => {
             let fetched = rocm::fetch(&version)?;
             for runtime in &fetched.runtimes {
-                println!(
-                    "HIP {:8} {:28} {}",
-                    runtime.version,
-                    runtime.package,
-                    runtime.root.display()
-                );
+                let folder = runtime.root.display();
+                println!("HIP {:8} {:32} {folder}", runtime.version, runtime.package);
             }
             for why in &fetched.skipped {
                 println!("SKIPPED: {why}");
