@@ -139,7 +139,10 @@ fn a_program_may_run_as_another_user() {
     client.ok(&format!("import {fd}"));
     client.ok(&format!("poke {handle} 5"));
     std::fs::remove_file(copy).unwrap();
-    assert_eq!(vram_of(&node, node.control().state().unwrap().processes[0].pid), Some(4096));
+    assert_eq!(
+        vram_of(&node, node.control().state().unwrap().processes[0].pid),
+        Some(4096)
+    );
 }
 
 #[test]

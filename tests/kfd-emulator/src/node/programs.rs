@@ -36,12 +36,15 @@ pub(super) fn end(namespace: u64, also: impl Fn() -> Vec<u32>) -> Vec<u32> {
 fn inside(namespace: u64) -> Vec<u32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|&pid| namespace_of(pid) == Some(namespace)).collect()
+    pids.filter(|&pid| namespace_of(pid) == Some(namespace))
+        .collect()
 }
 
 /// The mount namespace of a process.
 pub(super) fn namespace_of(pid: u32) -> Option<u64> {
-    fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|namespace| namespace.st_ino())
+    fs::metadata(format!("/proc/{pid}/ns/mnt"))
+        .ok()
+        .map(|namespace| namespace.st_ino())
 }
 
 /// Neither gone nor a zombie.
@@ -55,7 +58,10 @@ mod tests {
 
     #[test]
     fn what_is_named_is_ended() {
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
         let pid = child.id();
         assert_eq!(namespace_of(pid), namespace_of(std::process::id()));
         let nobody_lives_here = 0;

@@ -39,7 +39,14 @@ pub fn serve(config: &Config) -> i32 {
     let mut nothing = [0];
     while matches!(io::stdin().read(&mut nothing), Ok(1..)) {}
     // Those in this namespace, and those that use the GPU from a namespace of their own.
-    let users = || shared.driver().processes.values().map(|p| p.opener.pid).collect();
+    let users = || {
+        shared
+            .driver()
+            .processes
+            .values()
+            .map(|p| p.opener.pid)
+            .collect()
+    };
     let namespace = programs::namespace_of(std::process::id()).unwrap_or_default();
     let left = programs::end(namespace, users);
     if !left.is_empty() {

@@ -77,11 +77,7 @@ impl Waits {
         events: &mut Events,
         mut waiter: Waiter,
     ) -> Result<(), (Errno, Waiter)> {
-        if waiter
-            .events
-            .iter()
-            .any(|a| events.get(a.id).is_none())
-        {
+        if waiter.events.iter().any(|a| events.get(a.id).is_none()) {
             return Err((Errno::EINVAL, waiter));
         }
         for awaited in &mut waiter.events {
@@ -393,10 +389,11 @@ mod tests {
         bench.raise(a);
         bench.now += Duration::from_millis(40);
         let events = &mut bench.events;
-        let ended =
-            bench
-                .waits
-                .interrupt(bench.now, |w| w.tid == 1, |_, id| events.get_mut(id).unwrap().raised = true);
+        let ended = bench.waits.interrupt(
+            bench.now,
+            |w| w.tid == 1,
+            |_, id| events.get_mut(id).unwrap().raised = true,
+        );
         assert_eq!(ended, 1);
         assert_eq!(
             *client.answer.lock().unwrap(),
