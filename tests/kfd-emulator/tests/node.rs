@@ -112,6 +112,40 @@ fn programs_that_still_run_end_with_their_node() {
 }
 
 #[test]
+fn programs_end_with_their_node_even_when_its_server_was_killed() {
+    let node = start_or_skip!(Node::builder());
+    let mut sleeper = node.command("sleep").arg("1000").spawn().unwrap();
+    let server = nix::unistd::Pid::from_raw(node.server_pid() as i32);
+    nix::sys::signal::kill(server, nix::sys::signal::SIGKILL).unwrap();
+    drop(node);
+    assert!(!sleeper.wait().unwrap().success());
+}
+
+#[test]
+fn a_program_may_run_as_another_user() {
+    let node = start_or_skip!(Node::builder().vram(GIB));
+    let mut command = node.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    // Programs in a home directory may be out of reach for that user.
+    let copy = std::env::temp_dir().join(format!("kfd-client-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_kfd-client"), &copy).unwrap();
+    let mut client = Client::spawn({
+        command.arg(&copy);
+        command
+    });
+    client.ok("open");
+    let handle = client.ok("alloc 4096");
+    let fd = client.ok(&format!("export {handle}"));
+    client.ok(&format!("import {fd}"));
+    client.ok(&format!("poke {handle} 5"));
+    std::fs::remove_file(copy).unwrap();
+    assert_eq!(
+        vram_of(&node, node.control().state().unwrap().processes[0].pid),
+        Some(4096)
+    );
+}
+
+#[test]
 fn a_node_ends_with_the_process_that_made_it() {
     if let Some(reason) = kfd_emulator::node::missing() {
         eprintln!("SKIPPED: {reason}");

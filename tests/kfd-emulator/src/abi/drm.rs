@@ -72,57 +72,37 @@ pub fn name(command: Command) -> &'static str {
     }
 }
 
-/// Memory domain of GEM_CREATE (`AMDGPU_GEM_DOMAIN_*`).
+/// System memory. `AMDGPU_GEM_DOMAIN_*`, as all `DOMAIN_*`.
 pub const DOMAIN_GTT: u64 = 2;
-/// Memory domain of GEM_CREATE (`AMDGPU_GEM_DOMAIN_*`).
+/// Memory on the board.
 pub const DOMAIN_VRAM: u64 = 4;
 
-/// Operation of GEM_METADATA (`AMDGPU_GEM_METADATA_OP_*`).
+/// Operation of GEM_METADATA: keep this (`AMDGPU_GEM_METADATA_OP_SET_METADATA`).
 pub const METADATA_SET: u32 = 1;
-/// Operation of GEM_METADATA (`AMDGPU_GEM_METADATA_OP_*`).
+/// Operation of GEM_METADATA: give it back (`AMDGPU_GEM_METADATA_OP_GET_METADATA`).
 pub const METADATA_GET: u32 = 2;
 
-/// Operation of GEM_OP (`AMDGPU_GEM_OP_*`).
+/// Operation of GEM_OP: how was it created (`AMDGPU_GEM_OP_GET_GEM_CREATE_INFO`).
 pub const OP_GET_CREATE_INFO: u32 = 0;
 
-/// Operation of GEM_VA (`AMDGPU_VA_OP_*`).
+/// Operation of GEM_VA: map. `AMDGPU_VA_OP_*`, as all `VA_*`.
 pub const VA_MAP: u32 = 1;
-/// Operation of GEM_VA (`AMDGPU_VA_OP_*`).
+/// Operation of GEM_VA: remove one mapping.
 pub const VA_UNMAP: u32 = 2;
-/// Operation of GEM_VA (`AMDGPU_VA_OP_*`).
+/// Operation of GEM_VA: remove every mapping of a range.
 pub const VA_CLEAR: u32 = 3;
-/// Operation of GEM_VA (`AMDGPU_VA_OP_*`).
+/// Operation of GEM_VA: map in place of what is there.
 pub const VA_REPLACE: u32 = 4;
 
-/// Capability of GET_CAP (`DRM_CAP_*`).
+/// dma-bufs in and out. `DRM_CAP_*`, as all `CAP_*`.
 pub const CAP_PRIME: u64 = 5;
-/// Capability of GET_CAP (`DRM_CAP_*`).
+/// Sync objects.
 pub const CAP_SYNCOBJ: u64 = 0x13;
-/// Capability of GET_CAP (`DRM_CAP_*`).
+/// Sync objects with timelines.
 pub const CAP_SYNCOBJ_TIMELINE: u64 = 0x14;
 
-/// Query of INFO (`AMDGPU_INFO_*`).
+/// Query of INFO: does the device work (`AMDGPU_INFO_ACCEL_WORKING`).
 pub const INFO_ACCEL_WORKING: u32 = 0x00;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_HW_IP_INFO: u32 = 0x02;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_HW_IP_COUNT: u32 = 0x03;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_FW_VERSION: u32 = 0x0e;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_VRAM_USAGE: u32 = 0x10;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_GTT_USAGE: u32 = 0x11;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_VRAM_GTT: u32 = 0x14;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_DEV_INFO: u32 = 0x16;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_MEMORY: u32 = 0x19;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_VBIOS: u32 = 0x1b;
-/// Query of INFO (`AMDGPU_INFO_*`).
-pub const INFO_SENSOR: u32 = 0x1d;
 
 /// Argument of VERSION; `drm_version`.
 #[repr(C)]
@@ -298,7 +278,7 @@ pub struct GemVa {
 pub struct Info {
     pub return_pointer: u64,
     pub return_size: u32,
-    /// One of `INFO_*`.
+    /// One of `AMDGPU_INFO_*`.
     pub query: u32,
     /// Which block, sensor, ...; depends on the query.
     pub selector: u32,

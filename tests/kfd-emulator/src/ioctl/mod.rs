@@ -5,6 +5,8 @@
 
 pub mod drm;
 pub mod kfd;
+#[cfg(test)]
+mod random_tests;
 
 use std::time::Instant;
 
@@ -212,16 +214,22 @@ pub(crate) mod testing {
         }
 
         fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), Errno> {
+            let end = address
+                .checked_add(buffer.len() as u64)
+                .ok_or(Errno::EFAULT)?;
             let memory = self.memory.borrow();
-            for (at, byte) in (address..).zip(buffer) {
+            for (at, byte) in (address..end).zip(buffer) {
                 *byte = *memory.get(&at).ok_or(Errno::EFAULT)?;
             }
             Ok(())
         }
 
         fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+            let end = address
+                .checked_add(bytes.len() as u64)
+                .ok_or(Errno::EFAULT)?;
             let mut memory = self.memory.borrow_mut();
-            for (at, byte) in (address..).zip(bytes) {
+            for (at, byte) in (address..end).zip(bytes) {
                 *memory.get_mut(&at).ok_or(Errno::EFAULT)? = *byte;
             }
             Ok(())

@@ -15,6 +15,7 @@
 mod config;
 mod enter;
 mod mounts;
+mod programs;
 mod serve;
 
 use std::ffi::OsStr;
@@ -217,14 +218,16 @@ fn find_binary() -> anyhow::Result<PathBuf> {
         })
 }
 
-/// Ends a server: closes its lifeline and waits; kills it when that takes too long.
-fn end(server: &mut Child) {
+/// Ends a server: closes its lifeline and waits; kills it when that takes too long. Whether it
+/// ended by itself, and so has cleaned up.
+fn end(server: &mut Child) -> bool {
     drop(server.stdin.take());
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         match server.try_wait() {
             Ok(None) => std::thread::sleep(Duration::from_millis(2)),
-            Ok(Some(_)) | Err(_) => return,
+            Ok(Some(status)) => return status.success(),
+            Err(_) => return false,
         }
     }
     eprintln!("the server of an emulated node did not end in {PATIENCE:?} and is killed");
@@ -232,6 +235,7 @@ fn end(server: &mut Child) {
         // Nothing more can be done about a child that cannot be waited for.
         let _status = server.wait();
     }
+    false
 }
 
 /// A running node. Dropping it ends everything in it.
@@ -279,7 +283,11 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        end(&mut self.server);
+        if !end(&mut self.server)
+            && let Ok(namespace) = nix::sys::stat::fstat(&*self.namespace)
+        {
+            programs::end(namespace.st_ino, Vec::new);
+        }
     }
 }
 

@@ -6,11 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::inject::Inject;
 use crate::profile::{Profile, gpus};
@@ -23,10 +20,7 @@ use crate::sysfs::TreeOptions;
 use crate::trace::Trace;
 
 use super::mounts::Scaffold;
-use super::{CONTROL_SOCKET, Config, INJECT_SOCKET, Ready};
-
-/// How long programs in the node may take to die.
-const PATIENCE: Duration = Duration::from_secs(3);
+use super::{CONTROL_SOCKET, Config, INJECT_SOCKET, Ready, programs};
 
 /// Builds a node, says on standard output that it is ready or why it is not, and serves it until
 /// standard input ends. Returns the exit status.
@@ -44,7 +38,20 @@ pub fn serve(config: &Config) -> i32 {
     // The parent never writes; it lives as long as this read lasts.
     let mut nothing = [0];
     while matches!(io::stdin().read(&mut nothing), Ok(1..)) {}
-    end_programs(&shared);
+    // Those in this namespace, and those that use the GPU from a namespace of their own.
+    let users = || {
+        shared
+            .driver()
+            .processes
+            .values()
+            .map(|p| p.opener.pid)
+            .collect()
+    };
+    let namespace = programs::namespace_of(std::process::id()).unwrap_or_default();
+    let left = programs::end(namespace, users);
+    if !left.is_empty() {
+        eprintln!("kfd-emulator: programs of the node survived SIGKILL: {left:?}");
+    }
     0
 }
 
@@ -132,45 +139,4 @@ fn find_library() -> Result<PathBuf> {
         .with_context(|| {
             format!("--inject=preload needs libkfd_inject.so, which is not in {places:?}; build it (`cargo build -p kfd-inject`)")
         })
-}
-
-/// Kills every program of the node and waits until they are gone, so that nothing is left over.
-fn end_programs(shared: &Shared) {
-    let since = Instant::now();
-    while since.elapsed() < PATIENCE {
-        let programs = programs(shared);
-        if programs.is_empty() {
-            return;
-        }
-        for pid in programs {
-            // One that has ended by itself since is what is wanted.
-            let _gone = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    eprintln!(
-        "kfd-emulator: programs of the node survived SIGKILL: {:?}",
-        programs(shared)
-    );
-}
-
-/// The processes in this mount namespace, and those that have `/dev/kfd` open from a namespace of
-/// their own.
-fn programs(shared: &Shared) -> Vec<u32> {
-    let own = fs::read_link("/proc/self/ns/mnt").ok();
-    let me = std::process::id();
-    let in_namespace = |pid: &u32| {
-        let link = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-        link.is_some() && link == own
-    };
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut found: Vec<u32> = all
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(in_namespace)
-        .collect();
-    found.extend(shared.driver().processes.values().map(|p| p.opener.pid));
-    found.retain(|&pid| pid != me && Path::new(&format!("/proc/{pid}/exe")).exists());
-    found.sort_unstable();
-    found.dedup();
-    found
 }

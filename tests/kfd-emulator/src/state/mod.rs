@@ -13,6 +13,7 @@ pub mod process;
 pub mod queue;
 pub mod svm;
 pub mod view;
+pub mod waits;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +23,9 @@ use nix::errno::Errno;
 
 pub use backing::{Backing, MemoryFile};
 pub use blocks::{Block, BlockId, Blocks, Domain};
-pub use events::{WaitClient, Waiter, Waits};
 pub use files::{FileId, FileKind, OpenFile};
 pub use process::{Buffer, Opener, Process, ProcessKey};
+pub use waits::{WaitClient, Waiter, Waits};
 
 use crate::profile::Gpu;
 
@@ -257,8 +258,9 @@ impl Driver {
     pub fn interrupt_waits(&mut self, now: Instant, pick: impl Fn(&Waiter) -> bool) -> usize {
         let processes = &mut self.processes;
         self.waits.interrupt(now, pick, |key, id| {
-            if let Some(process) = processes.get_mut(&key) {
-                process.events.raise_again(id);
+            let events = processes.get_mut(&key).map(|process| &mut process.events);
+            if let Some(event) = events.and_then(|events| events.get_mut(id)) {
+                event.raised = true;
             }
         })
     }

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use crate::abi::kfd::{CreateEvent, EventData, EventId, WaitEvents};
 use crate::ioctl::{Outcome, read_array};
-use crate::state::events::Awaited;
+use crate::state::waits::Awaited;
 use crate::state::{WaitClient, Waiter};
 
 use super::Call;
