@@ -1,13 +1,17 @@
 //! A process's membership of a budget: what the hooks call.
 
+mod leave;
+mod request;
+
+pub use leave::Stayed;
+
 use std::ffi::CString;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
 
-use crate::account::{self, Account, Refusal};
-use crate::denial::{Denial, DenialReason};
+use crate::account::Account;
+use crate::denial::Denial;
 use crate::directory_lock::DirectoryLock;
 use crate::error::JoinError;
 use crate::file::now;
@@ -19,10 +23,10 @@ use crate::liveness::{At, Liveness};
 use crate::mapping::Mapping;
 use crate::notice::Notice;
 use crate::place::{BudgetName, Place};
-use crate::reap::{Right, Scan, Target, empty, forget_identity, reap};
+use crate::reap::{Right, Scan, Target, reap};
 use crate::slot::{Claim, State};
 use crate::sync::{Ordering, fence};
-use crate::sys::{self, FileId, Keeper, Kind, Range};
+use crate::sys::FileId;
 use crate::view::{GpuView, HookEngine, LivenessMode};
 
 /// What a process says of itself when it joins. Shown to people, never relied upon.
@@ -124,18 +128,6 @@ pub(crate) struct Parts {
     pub(crate) lock_path: CString,
 }
 
-/// Why [`Member::leave`] did not release the slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stayed {
-    /// Something is still booked or reserved.
-    InUse,
-    /// The slot is not this process's: it has left already, or inherited the member by a fork.
-    NotAMember,
-}
-
-/// How often a request is tried again while only reservations of others are in its way.
-const RETRIES: u32 = 16;
-
 impl Member {
     /// Joins a budget: makes or opens its ledger, checks everything about it, reaps dead members,
     /// claims a slot and takes the lock that shows this process alive.
@@ -195,68 +187,6 @@ impl Member {
         Ok(())
     }
 
-    fn charge(&self, gpu: usize, bytes: u64) -> Result<(), Denial> {
-        let Some(this) = self.gpus.get(gpu) else {
-            return Err(refused(DenialReason::UnknownGpu, bytes));
-        };
-        let Some(account) = self.account(this) else {
-            return Err(refused(DenialReason::NotAMember, bytes));
-        };
-        let mut reaped = false;
-        let mut retries: u32 = 0;
-        loop {
-            let limit = self.limit_on(this, &account);
-            let (totals, only_pending) = match account.try_reserve(bytes, limit) {
-                Ok(()) => return Ok(()),
-                Err(Refusal::TooLarge) => return Err(refused(DenialReason::TooLarge, bytes)),
-                Err(Refusal::NotAMember) => return Err(refused(DenialReason::NotAMember, bytes)),
-                Err(Refusal::OverLimit {
-                    totals,
-                    only_pending_in_the_way,
-                }) => (totals, only_pending_in_the_way),
-            };
-            let could_ever_fit = !matches!(limit, Limit::Bytes(most) if bytes > most);
-            if could_ever_fit && !reaped && totals.others > 0 {
-                reaped = true;
-                if self.reap_some(Scan::Charged(this.index)) > 0 {
-                    continue;
-                }
-            }
-            if only_pending && retries < RETRIES {
-                retries = retries.saturating_add(1);
-                self.pause(retries);
-                continue;
-            }
-            let mine = totals.mine.live.saturating_add(totals.mine.pending);
-            let available = match limit {
-                Limit::Unlimited => u64::MAX,
-                Limit::Bytes(most) => most.saturating_sub(totals.charged()),
-            };
-            return Err(Denial {
-                reason: DenialReason::OverLimit,
-                requested: bytes,
-                limit,
-                mine,
-                others: totals.others,
-                overhead: totals.mine.overhead,
-                available,
-            });
-        }
-    }
-
-    /// Waits for a moment, longer each time, and not as long as others that wait for the same do:
-    /// whoever comes alone gets through.
-    fn pause(&self, retry: u32) {
-        let mixed = now()
-            .wrapping_add(self.slot as u64)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            >> 60;
-        let microseconds = u64::from(retry)
-            .saturating_mul(mixed.saturating_add(1))
-            .saturating_mul(5);
-        std::thread::sleep(Duration::from_micros(microseconds));
-    }
-
     /// Books `actual` bytes in place of a reservation: the native call succeeded. Counts one
     /// allocation.
     pub fn commit(&self, reservation: Reservation, actual: u64) {
@@ -307,12 +237,18 @@ impl Member {
 
     /// Says how much the driver holds for this process beyond what is booked, in bytes.
     pub fn set_overhead(&self, gpu: usize, bytes: u64) {
-        if let Some((slot, account)) = self.account_of(gpu) {
-            account
-                .own
-                .overhead
-                .store(bytes.min(crate::size::MAX_BYTES), Ordering::Release);
-            slot.overhead_at.store(now(), Ordering::Relaxed);
+        let Some((slot, account)) = self.account_of(gpu) else {
+            return;
+        };
+        let bytes = bytes.min(crate::size::MAX_BYTES);
+        account.own.overhead.store(bytes, Ordering::Release);
+        slot.overhead_at.store(now(), Ordering::Relaxed);
+        // A thread that leaves changes the state first and clears the figures then: either it clears
+        // what was stored above, or the change is seen here.
+        fence(Ordering::SeqCst);
+        if self.state() != State::Claimed {
+            let figure = &account.own.overhead;
+            let _ = figure.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
@@ -382,51 +318,6 @@ impl Member {
         }
     }
 
-    /// Releases the slot, if nothing is booked or reserved on any GPU. Fit for exit handlers: no
-    /// allocation, no lock, no output.
-    ///
-    /// # Errors
-    /// [`Stayed`] when the slot was not released.
-    pub fn leave(&self) -> Result<(), Stayed> {
-        let slot = self.map.slot(self.slot).filter(|_| self.is_member());
-        let slot = slot.ok_or(Stayed::NotAMember)?;
-        if !self.is_idle() {
-            return Err(Stayed::InUse);
-        }
-        let clearing = self.claimed.with(State::Clearing);
-        if !self.claimed.swap(&slot.claim, clearing) {
-            return Err(Stayed::NotAMember);
-        }
-        // A thread that reserves adds first and then looks at the state: either it sees that the
-        // slot is being cleared, or what it added is seen here.
-        fence(Ordering::SeqCst);
-        if !self.is_idle() {
-            clearing.swap(&slot.claim, self.claimed);
-            return Err(Stayed::InUse);
-        }
-        let anomalies = slot.anomalies.load(Ordering::Relaxed);
-        self.map.row(self.slot).for_each(empty);
-        forget_identity(slot);
-        clearing.swap(&slot.claim, self.claimed.with(State::Free));
-        self.map
-            .header()
-            .anomalies
-            .fetch_add(anomalies, Ordering::Relaxed);
-
-        // Only now may another have the slot.
-        let address = self.liveness.swap(0, Ordering::AcqRel);
-        // SAFETY: the address comes from the keeper that this process was given when it joined (a
-        // forked child is no member, and does not come here); the swap hands it out once.
-        drop(unsafe { Keeper::from_address(address) });
-        if let Some(owner) = &self.owner
-            && sys::raw_status(owner.fd).is_ok_and(|status| status.file == owner.file)
-        {
-            // Its failure leaves a PID to be seen where no member is, until the process ends.
-            let _ = sys::unlock(owner.fd, Kind::Process, Range::Byte(self.slot as u64));
-        }
-        Ok(())
-    }
-
     /// Whether this process inherited the member by a fork. One load.
     #[inline]
     #[must_use]
@@ -434,20 +325,24 @@ impl Member {
         self.guard.in_forked_child()
     }
 
-    /// Whether the slot is this process's.
-    fn is_member(&self) -> bool {
-        !self.is_stale_after_fork()
-            && self
-                .map
-                .slot(self.slot)
-                .is_some_and(|slot| Claim::load(&slot.claim) == self.claimed)
+    /// What the slot is for this process: claimed, being cleared by a thread that leaves (and may yet
+    /// stay, so that what other threads have to book must be booked), or not its own any more.
+    fn state(&self) -> State {
+        if self.is_stale_after_fork() {
+            return State::Free;
+        }
+        match self
+            .map
+            .slot(self.slot)
+            .map(|slot| Claim::load(&slot.claim))
+        {
+            Some(claim) if claim.generation() == self.claimed.generation() => claim.state(),
+            _ => State::Free,
+        }
     }
 
-    fn is_idle(&self) -> bool {
-        self.map
-            .row(self.slot)
-            .map(account::read)
-            .all(|cell| cell.live == 0 && cell.pending == 0)
+    fn is_member(&self) -> bool {
+        matches!(self.state(), State::Claimed | State::Clearing)
     }
 
     /// The account of one GPU, in which this process may book.
@@ -482,18 +377,5 @@ impl Member {
         if anomalies > 0 {
             slot.anomalies.fetch_add(anomalies, Ordering::Relaxed);
         }
-    }
-}
-
-/// A refusal that no sum was made for.
-fn refused(reason: DenialReason, requested: u64) -> Denial {
-    Denial {
-        reason,
-        requested,
-        limit: Limit::Bytes(0),
-        mine: 0,
-        others: 0,
-        overhead: 0,
-        available: 0,
     }
 }

@@ -402,3 +402,46 @@ fn a_snapshot_shows_who_holds_what() {
     assert!(ledger.set_host_pid(0, 2, 1).is_err());
     assert!(ledger.set_host_pid(5000, 1, 1).is_err());
 }
+
+#[test]
+fn leaving_while_other_threads_book_loses_nothing() {
+    let scene = Scene::new();
+    // Keeps the ledger, so that a byte that is lost in it stays to be seen.
+    let keeper = scene.join(GIB);
+    let mut granted: u64 = 0;
+    for _ in 0..200 {
+        let member = scene.join(GIB);
+        let book = || {
+            let mut count = 0;
+            loop {
+                match member.reserve(0, MIB) {
+                    Ok(reservation) => {
+                        member.commit(reservation, MIB);
+                        member.set_overhead(0, count % 2);
+                        member.release(0, MIB);
+                        count += 1;
+                    }
+                    Err(denial) => {
+                        assert_eq!(denial.reason, DenialReason::NotAMember);
+                        break count;
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let booking = scope.spawn(book);
+            let started = std::time::Instant::now();
+            while member.leave().is_err() {
+                // A reservation that is stuck would let neither thread come to an end.
+                if started.elapsed().as_secs() >= 10 {
+                    eprintln!("after 10 s something is still held");
+                    std::process::abort();
+                }
+            }
+            granted += booking.join().unwrap();
+        });
+        assert_eq!(keeper.view(0).unwrap().charged, 0);
+        assert_eq!(scene.ledger().snapshot().anomalies, 0);
+    }
+    assert!(granted > 0);
+}

@@ -1,0 +1,71 @@
+//! Giving the slot back while the process lives.
+
+use super::Member;
+use crate::account;
+use crate::reap::{empty, forget_identity};
+use crate::slot::State;
+use crate::sync::{Ordering, fence};
+use crate::sys::{self, Keeper, Kind, Range};
+
+/// Why [`Member::leave`] did not release the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stayed {
+    /// Something is still booked or reserved.
+    InUse,
+    /// The slot is not this process's: it has left already, or inherited the member by a fork.
+    NotAMember,
+}
+
+impl Member {
+    /// Releases the slot, if nothing is booked or reserved on any GPU. Fit for exit handlers: no
+    /// allocation, no lock, no output.
+    ///
+    /// # Errors
+    /// [`Stayed`] when the slot was not released.
+    pub fn leave(&self) -> Result<(), Stayed> {
+        let slot = self.map.slot(self.slot).filter(|_| self.is_member());
+        let slot = slot.ok_or(Stayed::NotAMember)?;
+        if !self.is_idle() {
+            return Err(Stayed::InUse);
+        }
+        let clearing = self.claimed.with(State::Clearing);
+        if !self.claimed.swap(&slot.claim, clearing) {
+            return Err(Stayed::NotAMember);
+        }
+        // A thread that reserves adds first and then looks at the state: either it sees that the
+        // slot is being cleared, or what it added is seen here.
+        fence(Ordering::SeqCst);
+        if !self.is_idle() {
+            clearing.swap(&slot.claim, self.claimed);
+            return Err(Stayed::InUse);
+        }
+        let anomalies = slot.anomalies.load(Ordering::Relaxed);
+        self.map.row(self.slot).for_each(empty);
+        forget_identity(slot);
+        clearing.swap(&slot.claim, self.claimed.with(State::Free));
+        self.map
+            .header()
+            .anomalies
+            .fetch_add(anomalies, Ordering::Relaxed);
+
+        // Only now may another have the slot.
+        let address = self.liveness.swap(0, Ordering::AcqRel);
+        // SAFETY: the address comes from the keeper that this process was given when it joined (a
+        // forked child is no member, and does not come here); the swap hands it out once.
+        drop(unsafe { Keeper::from_address(address) });
+        if let Some(owner) = &self.owner
+            && sys::raw_status(owner.fd).is_ok_and(|status| status.file == owner.file)
+        {
+            // Its failure leaves a PID to be seen where no member is, until the process ends.
+            let _ = sys::unlock(owner.fd, Kind::Process, Range::Byte(self.slot as u64));
+        }
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.map
+            .row(self.slot)
+            .map(account::read)
+            .all(|cell| cell.live == 0 && cell.pending == 0)
+    }
+}
