@@ -27,8 +27,8 @@ fn an_exact_fit_is_granted_and_one_byte_more_is_not() {
     assert_eq!((denial.mine, denial.available), (GIB, 3 * GIB));
     assert_eq!(
         denial.to_string(),
-        "3.0 GiB refused: limit 4.0 GiB, held here 1.0 GiB, by others 0 B, overhead 0 B, \
-         available 3.0 GiB"
+        "3.0 GiB refused: limit 4.0 GiB, held here 1.0 GiB, by others 0 B, \
+         available 3.0 GiB, short by 1 B"
     );
     let view = member.view(0).unwrap();
     assert_eq!((view.charged, view.available()), (GIB, 3 * GIB));

@@ -8,7 +8,7 @@
 )]
 
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -120,6 +120,15 @@ impl Parent {
         self.writer.write_all(&[byte]).unwrap();
     }
 
+    pub fn tell_number(&mut self, number: i32) {
+        self.writer.write_all(&number.to_le_bytes()).unwrap();
+    }
+
+    /// The descriptors that this conversation needs.
+    pub fn descriptors(&self) -> [i32; 2] {
+        [self.reader.as_raw_fd(), self.writer.as_raw_fd()]
+    }
+
     /// Waits until the parent says go on. A parent that is gone says it too.
     pub fn wait(&mut self) {
         let _ = self.reader.read(&mut [0]).unwrap();
@@ -186,6 +195,14 @@ impl Child {
             .read_exact(&mut byte)
             .expect("the child ended without a word");
         byte[0]
+    }
+
+    pub fn hear_number(&mut self) -> i32 {
+        let mut bytes = [0; 4];
+        self.reader
+            .read_exact(&mut bytes)
+            .expect("the child ended without a word");
+        i32::from_le_bytes(bytes)
     }
 
     /// Lets a waiting child go on.

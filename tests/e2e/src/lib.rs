@@ -1,9 +1,9 @@
 //! The end-to-end bench: real HIP runtimes on the emulated node (or on a real GPU).
 //!
 //! What the suites in `tests/` and `cargo xtask` share: where things lie ([`paths`]), which
-//! runtimes there are ([`runtime`]), how the test programs are built for one ([`program`]), and a
-//! node to run them in ([`bench`]) to talk to
-//! them ([`shell`]), and what the ledger says of them ([`status`]).
+//! runtimes there are ([`runtime`]), how the test programs are built for one ([`program`]), a node
+//! to run them in ([`mod@bench`]), how to talk to them ([`shell`]), and what the ledger says of
+//! them ([`status`]).
 
 pub mod bench;
 mod each;

@@ -29,7 +29,9 @@ fn every_command_runs() -> Result<()> {
     let root = paths::workspace();
     let commands = commands(&fs::read_to_string(root.join("README.md"))?);
     ensure!(commands.len() >= 5, "the README has commands: {commands:?}");
-    let newest = runtime::fetched()?.pop().context("no runtime was fetched")?;
+    let newest = runtime::fetched()?
+        .pop()
+        .context("no runtime was fetched")?;
     let bench = Bench::start(&newest.version)?;
     // A folder as the reader's: the sources, and a HIP program of his own.
     let folder = tempfile::tempdir()?;
@@ -56,7 +58,10 @@ fn every_command_runs() -> Result<()> {
             }
         };
         // The program reads its commands from stdin: none, so it starts and ends.
-        let output = shell.args(["-c", &command]).stdin(std::process::Stdio::null()).output()?;
+        let output = shell
+            .args(["-c", &command])
+            .stdin(std::process::Stdio::null())
+            .output()?;
         if !output.status.success() {
             bail!(
                 "`{command}`: {}\n{}{}",
@@ -76,7 +81,10 @@ fn every_variable_and_page_exists() -> Result<()> {
     let mut links = 0;
     for link in readme.split("](").skip(1) {
         let target = link.split(')').next().unwrap_or_default();
-        ensure!(root.join(target).exists(), "the README leads to {target}, which is not there");
+        ensure!(
+            root.join(target).exists(),
+            "the README leads to {target}, which is not there"
+        );
         links += 1;
     }
     ensure!(links > 0, "the README has links");
