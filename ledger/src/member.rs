@@ -88,7 +88,7 @@ pub struct Member {
     claimed: Claim,
     gpus: Box<[MemberGpu]>,
     guard: ForkGuard,
-    /// Address of the [`Keeper`] of the slot's lock, 0 when there is none (any more).
+    /// Address of the keeper of the slot's lock, 0 when there is none (any more).
     liveness: AtomicUsize,
     owner: Option<Owner>,
     path: CString,
