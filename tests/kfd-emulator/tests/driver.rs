@@ -125,6 +125,18 @@ fn dmabufs_by_seccomp() {
         .output()
         .unwrap();
     assert_eq!(nested.status.code(), Some(126));
+    let message = String::from_utf8(nested.stderr).unwrap();
+    assert!(message.contains("--inject=preload"), "{message}");
+    let exports: Vec<_> = node
+        .control()
+        .trace(false)
+        .unwrap()
+        .entries
+        .into_iter()
+        .filter(|e| e.name == "EXPORT_DMABUF" && e.result == 0)
+        .collect();
+    assert_eq!(exports.len(), 1);
+    assert!(exports[0].args["fd"].as_i64() > Some(2), "{exports:?}");
 }
 
 #[test]
@@ -181,7 +193,8 @@ fn a_process_in_a_pid_namespace_of_its_own() {
 
 #[test]
 fn the_trace_has_every_ioctl() {
-    let file = std::env::temp_dir().join(format!("kfd-emulator-trace-{}", std::process::id()));
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("trace");
     let node = start_or_skip!(Node::builder().vram(GIB).trace(&file));
     let control = node.control();
     let mut client = Client::open(&node);
@@ -191,7 +204,6 @@ fn the_trace_has_every_ioctl() {
     client.ask("free 1").unwrap_err();
     let dump = control.trace(true).unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::remove_file(&file).unwrap();
     assert_eq!(text.lines().count(), dump.entries.len());
     assert_eq!(dump.dropped, 0);
     let at = dump
