@@ -7,6 +7,9 @@ use clap::{Parser, Subcommand};
 use kfd_emulator::Node;
 use kfd_emulator::node::{self, Config};
 
+/// What installing a second seccomp listener fails with.
+const EBUSY: i32 = nix::errno::Errno::EBUSY as i32;
+
 #[derive(Parser)]
 #[command(
     version,
@@ -56,6 +59,12 @@ fn run(config: Config, command: &[std::ffi::OsString]) -> anyhow::Result<ExitCod
         Ok(status) => exit_code(status),
         Err(error) => {
             eprintln!("kfd-emulator: cannot run {}: {error}", program.display());
+            if error.raw_os_error() == Some(EBUSY) {
+                eprintln!(
+                    "kfd-emulator: there is a seccomp listener already, and a process can have \
+                     only one; try --inject=preload"
+                );
+            }
             let missing = error.kind() == std::io::ErrorKind::NotFound;
             ExitCode::from(if missing { 127 } else { 126 })
         }

@@ -156,12 +156,12 @@ mod tests {
 
     #[test]
     fn the_file_has_a_line_for_each() {
-        let path = std::env::temp_dir().join(format!("kfd-trace-{}", std::process::id()));
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("trace");
         let trace = Trace::to_file(&path).unwrap();
         trace.add(entry(1));
         trace.add(entry(2));
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
         let lines: Vec<Entry> = text
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())

@@ -125,6 +125,18 @@ fn dmabufs_by_seccomp() {
         .output()
         .unwrap();
     assert_eq!(nested.status.code(), Some(126));
+    let message = String::from_utf8(nested.stderr).unwrap();
+    assert!(message.contains("--inject=preload"), "{message}");
+    let exports: Vec<_> = node
+        .control()
+        .trace(false)
+        .unwrap()
+        .entries
+        .into_iter()
+        .filter(|e| e.name == "EXPORT_DMABUF" && e.result == 0)
+        .collect();
+    assert_eq!(exports.len(), 1);
+    assert!(exports[0].args["fd"].as_i64() > Some(2), "{exports:?}");
 }
 
 #[test]
@@ -181,7 +193,8 @@ fn a_process_in_a_pid_namespace_of_its_own() {
 
 #[test]
 fn the_trace_has_every_ioctl() {
-    let file = std::env::temp_dir().join(format!("kfd-emulator-trace-{}", std::process::id()));
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("trace");
     let node = start_or_skip!(Node::builder().vram(GIB).trace(&file));
     let control = node.control();
     let mut client = Client::open(&node);
@@ -191,7 +204,6 @@ fn the_trace_has_every_ioctl() {
     client.ask("free 1").unwrap_err();
     let dump = control.trace(true).unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::remove_file(&file).unwrap();
     assert_eq!(text.lines().count(), dump.entries.len());
     assert_eq!(dump.dropped, 0);
     let at = dump
@@ -234,24 +246,39 @@ fn cpu_time(pid: u32) -> Duration {
     Duration::from_nanos(nanoseconds.sum())
 }
 
+/// The share of a CPU that a node's server takes: the least of some windows, since on a busy
+/// machine the same work takes longer.
+fn idle_share(node: &Node, windows: usize) -> f64 {
+    let window = || {
+        let (before, since) = (cpu_time(node.server_pid()), Instant::now());
+        std::thread::sleep(Duration::from_secs(1));
+        (cpu_time(node.server_pid()) - before).as_secs_f64() / since.elapsed().as_secs_f64()
+    };
+    (0..windows).map(|_| window()).fold(f64::INFINITY, f64::min)
+}
+
 #[test]
 fn an_idle_node_costs_under_1_percent_of_a_cpu() {
     let node = start_or_skip!(Node::builder());
-    let measure = |what: &str| {
-        let (before, since) = (cpu_time(node.server_pid()), Instant::now());
-        std::thread::sleep(Duration::from_secs(2));
-        let share =
-            (cpu_time(node.server_pid()) - before).as_secs_f64() / since.elapsed().as_secs_f64();
-        println!("{what}: {:.3} %", share * 100.0);
-        share
-    };
-    assert!(measure("no client") < 0.001);
+    let alone = idle_share(&node, 1);
+    assert!(alone < 0.001, "no client: {:.3} %", alone * 100.0);
     let mut client = Client::open(&node);
     client.ok("queue");
     let event = client.ok("event");
     client.send(&format!("wait {event} 4294967295"));
-    std::thread::sleep(Duration::from_millis(2200));
-    assert!(measure("a client that waits, with a queue") < 0.01);
+    // The doorbell is polled ever more seldom after the last packet.
+    std::thread::sleep(Duration::from_secs(2));
+    let waiting = idle_share(&node, 4);
+    println!(
+        "idle: {:.3} %, with a client that waits: {:.3} %",
+        alone * 100.0,
+        waiting * 100.0
+    );
+    assert!(
+        waiting < 0.01,
+        "a client that waits, with a queue: {:.3} %",
+        waiting * 100.0
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -127,7 +128,9 @@ fn a_program_may_run_as_another_user() {
     let mut command = node.command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     // Programs in a home directory may be out of reach for that user.
-    let copy = std::env::temp_dir().join(format!("kfd-client-{}", std::process::id()));
+    let directory = tempfile::TempDir::with_prefix("kfd-client").unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let copy = directory.path().join("kfd-client");
     std::fs::copy(env!("CARGO_BIN_EXE_kfd-client"), &copy).unwrap();
     let mut client = Client::spawn({
         command.arg(&copy);
@@ -138,7 +141,6 @@ fn a_program_may_run_as_another_user() {
     let fd = client.ok(&format!("export {handle}"));
     client.ok(&format!("import {fd}"));
     client.ok(&format!("poke {handle} 5"));
-    std::fs::remove_file(copy).unwrap();
     assert_eq!(
         vram_of(&node, node.control().state().unwrap().processes[0].pid),
         Some(4096)

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 
 pub use config::{Config, parse_size};
@@ -63,7 +64,8 @@ enum Ready {
 
 /// Why nodes cannot be started on this machine, or `None` when they can.
 ///
-/// For tests: a machine without root or FUSE skips them, and says what is missing.
+/// For tests: a machine without root, FUSE or a new enough kernel skips them, and says what is
+/// missing.
 pub fn missing() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("emulated nodes need root (mount namespaces, FUSE passthrough)".to_owned());
@@ -73,7 +75,28 @@ pub fn missing() -> Option<String> {
             "emulated nodes need /dev/fuse: {error} (try `modprobe fuse`)"
         ));
     }
-    None
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if !has_passthrough(&release) {
+        let release = release.trim();
+        return Some(format!(
+            "emulated nodes need Linux 6.9 (FUSE passthrough), this is {release}"
+        ));
+    }
+    // Only the thread that tries leaves its namespace, and ends.
+    let tried = std::thread::spawn(|| unshare(CloneFlags::CLONE_NEWNS)).join();
+    match tried {
+        Ok(Ok(())) => None,
+        _ => Some("emulated nodes need a mount namespace, which is refused here".to_owned()),
+    }
+}
+
+/// Whether a kernel of that release can have FUSE passthrough.
+fn has_passthrough(release: &str) -> bool {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
+    let mut next = || numbers.next().and_then(Result::ok).unwrap_or(0);
+    (next(), next()) >= (6, 9)
 }
 
 /// Describes a node.
@@ -294,6 +317,16 @@ impl Drop for Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_with_passthrough() {
+        assert!(
+            has_passthrough("6.9.0-1-amd64")
+                && has_passthrough("6.18.44")
+                && has_passthrough("7.0")
+        );
+        assert!(!has_passthrough("6.8.12") && !has_passthrough("5.15.0") && !has_passthrough(""));
+    }
 
     #[test]
     fn a_program_that_is_missing_is_told_with_the_places() {

@@ -92,25 +92,29 @@ pub fn obey(shared: &Shared, request: Request) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
     use crate::control::{self, Control};
     use crate::state::MemoryFile;
     use crate::state::testing::driver;
     use crate::trace::Trace;
 
-    fn serve(name: &str) -> (Arc<Shared>, Control) {
+    /// A server, its state, and the directory of its socket.
+    fn serve() -> (Arc<Shared>, Control, TempDir) {
         let memory = Arc::new(MemoryFile::create().unwrap());
         let shared = Shared::new(driver().0, memory, Trace::default());
-        let path = std::env::temp_dir().join(format!("kfd-control-{name}-{}", std::process::id()));
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("control.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let served = Arc::clone(&shared);
         std::thread::spawn(move || run(&served, &listener));
-        (shared, Control::at(path))
+        (shared, Control::at(path), directory)
     }
 
     #[test]
     fn orders_reach_the_state() {
-        let (shared, control) = serve("orders");
+        let (shared, control, _directory) = serve();
         control.set_vram(0, 4096).unwrap();
         assert_eq!(shared.driver().devices[0].vram_limit, 4096);
         assert!(
@@ -144,7 +148,7 @@ mod tests {
 
     #[test]
     fn marks_and_traces() {
-        let (_shared, control) = serve("marks");
+        let (_shared, control, _directory) = serve();
         control.mark("here").unwrap();
         let dump = control.trace(true).unwrap();
         assert_eq!(
@@ -159,10 +163,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_answered() {
-        let (_shared, control) = serve("nonsense");
-        let path =
-            std::env::temp_dir().join(format!("kfd-control-nonsense-{}", std::process::id()));
-        let mut stream = UnixStream::connect(path).unwrap();
+        let (_shared, control, directory) = serve();
+        let mut stream = UnixStream::connect(directory.path().join("control.sock")).unwrap();
         stream.write_all(b"hello\n").unwrap();
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();

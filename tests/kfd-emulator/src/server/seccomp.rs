@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use crate::abi::{Command, drm, kfd, load};
 use crate::ioctl::{Caller, Descriptor};
@@ -43,6 +43,8 @@ pub struct Injector {
 /// A descriptor for a caller.
 struct Gift {
     file: OwnedFd,
+    /// The memory block behind it, if any.
+    block: Option<u64>,
     close_on_exec: bool,
     /// Where in the argument its number goes.
     offset: u64,
@@ -95,17 +97,20 @@ impl Injector {
         let caller = RemoteCaller::new(call.pid, None);
         let [fd, command, address, ..] = call.data.args;
         let command = Command(command as u32);
+        let mut given = Map::from_iter([("injected".to_owned(), true.into())]);
         match self.gift(&caller, fd, command, address) {
             None => answer.flags = CONTINUE,
             Some(Err(errno)) => answer.error = -(errno as i32),
-            Some(Ok(gift)) => {
-                if let Err(errno) = give(listener, call.id, &caller, address, &gift) {
-                    answer.error = -(errno as i32);
+            Some(Ok(gift)) => match give(listener, call.id, &caller, address, &gift) {
+                Ok(fd) => {
+                    given.insert("fd".to_owned(), fd.into());
+                    given.insert("block".to_owned(), gift.block.into());
                 }
-            }
+                Err(errno) => answer.error = -(errno as i32),
+            },
         }
         if answer.flags != CONTINUE {
-            self.note(&caller, command, answer.error);
+            self.note(&caller, command, given, answer.error);
         }
         // It fails only when the task was killed meanwhile, which is all the same.
         let _killed = notify(listener, NOTIF_SEND, &mut answer);
@@ -175,12 +180,13 @@ impl Injector {
         let close_on_exec = flags & libc::O_CLOEXEC as u32 != 0;
         Ok(Gift {
             file: file.into(),
+            block: Some(block),
             close_on_exec,
             offset: offset as u64,
         })
     }
 
-    fn note(&self, caller: &RemoteCaller, command: Command, result: i32) {
+    fn note(&self, caller: &RemoteCaller, command: Command, args: Map<String, Value>, result: i32) {
         let (device, name) = match command.kind() {
             drm::TYPE => ("render", drm::name(command)),
             _ => ("kfd", kfd::name(command)),
@@ -192,7 +198,7 @@ impl Injector {
             device: device.to_owned(),
             name: name.to_owned(),
             command: command.0,
-            args: Map::from_iter([("injected".to_owned(), true.into())]),
+            args,
             result,
         });
     }
@@ -213,19 +219,20 @@ fn smi_events() -> Result<Gift, Errno> {
     let events = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     Ok(Gift {
         file: events.into(),
+        block: None,
         close_on_exec: true,
         offset: std::mem::offset_of!(kfd::SmiEvents, fd) as u64,
     })
 }
 
-/// Adds a descriptor to the caller and writes its number into the argument.
+/// Adds a descriptor to the caller, and writes its number into the argument.
 fn give(
     listener: &OwnedFd,
     id: u64,
     caller: &RemoteCaller,
     address: u64,
     gift: &Gift,
-) -> Result<(), Errno> {
+) -> Result<RawFd, Errno> {
     let mut order = libc::seccomp_notif_addfd {
         id,
         flags: 0,
@@ -238,7 +245,8 @@ fn give(
         },
     };
     let fd = notify(listener, NOTIF_ADDFD, &mut order)?;
-    caller.write(address.wrapping_add(gift.offset), &fd.to_ne_bytes())
+    caller.write(address.wrapping_add(gift.offset), &fd.to_ne_bytes())?;
+    Ok(fd)
 }
 
 fn notify<T>(listener: &OwnedFd, command: u64, argument: &mut T) -> Result<RawFd, Errno> {
