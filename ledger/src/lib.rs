@@ -26,6 +26,7 @@
 )]
 
 mod account;
+mod create;
 mod denial;
 mod directory;
 mod directory_lock;
