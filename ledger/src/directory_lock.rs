@@ -2,6 +2,10 @@
 //!
 //! The kernel drops it when its holder dies. A holder that is stopped keeps it; so it is asked for
 //! again and again until a deadline, and never waited for in the kernel.
+//!
+//! It is held through a descriptor, so that it can be dropped at once whoever has a copy of that. One
+//! gap remains: if a thread forks a child while another thread of the process holds the lock, and the
+//! process is killed before it drops it, the child keeps the lock until it execs or ends.
 
 use std::ffi::CStr;
 use std::io;

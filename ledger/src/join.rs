@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::MAX_GPUS;
+use crate::create;
 use crate::directory::{Directory, c_string};
 use crate::directory_lock::{DEADLINE, DirectoryLock, LOCK_FILE};
 use crate::error::{JoinError, OpenError, SystemError};
@@ -52,7 +53,7 @@ pub(crate) fn join(
         identity,
     };
     let lock = DirectoryLock::take(&directory, DEADLINE)?;
-    file::remove_draft(&directory, &names)?;
+    create::remove_draft(&directory, &names)?;
     for _ in 0..ATTEMPTS {
         let ledger = newcomer.open_or_create(&lock)?;
         let (gpus, notices) = newcomer.settle_gpus(&ledger.map)?;
@@ -132,7 +133,7 @@ impl Newcomer<'_> {
                 Err(error) => return Err(error.into()),
             }
             let version = &self.identity.library_version;
-            file::create(self.directory, self.names, self.budget, self.gpus, version)?;
+            create::create(self.directory, self.names, self.budget, self.gpus, version)?;
             fresh = true;
         }
         let path = self.directory.path_of(&self.names.ledger);

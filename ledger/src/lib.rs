@@ -13,6 +13,17 @@
 //! instruction leaves its slot overstated at worst, and the slot goes as a whole when it is reaped.
 //!
 //! This crate knows nothing of HIP or the driver.
+//!
+//! # What is trusted
+//! Everyone who may write to a ledger is trusted to keep to the rules: that is its owner, root, and
+//! in a shared ledger every user. Whoever may write to the file could also cut it, which ends those
+//! who have it mapped. Everyone else is kept out by the modes of file and directories, which are
+//! checked each time. What a ledger says is bounded and checked nevertheless, as an old or damaged one
+//! must do no harm.
+//!
+//! # Where to begin
+//! `layout` has the file, `account` the arithmetic, `slot` and `liveness` who owns what and how that is
+//! known, `join`, `member` and `reap` a member's life from its beginning to its end.
 
 #![cfg_attr(
     not(test),
@@ -26,6 +37,7 @@
 )]
 
 mod account;
+mod create;
 mod denial;
 mod directory;
 mod directory_lock;

@@ -274,6 +274,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::create;
     use crate::directory::Directory;
     use crate::file::{self, Access, LedgerFile, Names};
     use crate::layout::Header;
@@ -299,7 +300,7 @@ mod tests {
                 limit: Limit::Bytes(9),
                 board_bytes: 0,
             };
-            file::create(&directory, &names, &budget, &[gpu], "test").unwrap();
+            create::create(&directory, &names, &budget, &[gpu], "test").unwrap();
             let access = Access {
                 writable: true,
                 owner: None,
@@ -427,7 +428,7 @@ mod tests {
             limit: Limit::Unlimited,
             board_bytes: 0,
         };
-        file::create(&made.directory, &made.names, &budget, &[gpu], "test").unwrap();
+        create::create(&made.directory, &made.names, &budget, &[gpu], "test").unwrap();
         assert_eq!(made.reap(&Right::SlotLocks), []);
         assert!(!file::is_current(
             &made.directory,

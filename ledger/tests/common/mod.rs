@@ -9,8 +9,9 @@
 
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -241,6 +242,38 @@ impl Drop for Child {
             let _ = waitpid(self.pid, None);
         }
     }
+}
+
+/// A child that joins, holds `bytes` and stays until it is killed.
+pub fn holder(scene: &Scene, bytes: u64) -> Child {
+    let mut child = spawn(|parent| {
+        let member = scene.join(8 * GIB);
+        hold(&member, bytes);
+        parent.stay()
+    });
+    child.hear();
+    child
+}
+
+/// What a refused joiner is told.
+pub fn message(scene: &Scene) -> String {
+    match scene.try_join(&[gpu(0, Limit::Bytes(GIB))]) {
+        Ok(_) => panic!("joined"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// A ledger whose only member has ended without a word, so that the next one would replace it.
+pub fn leftover(scene: &Scene) {
+    spawn(|_| {
+        hold(&scene.join(GIB), MIB);
+        0
+    })
+    .succeed();
+}
+
+pub fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
 /// Waits until something is so, at most 5 s.

@@ -1,0 +1,136 @@
+//! Making a ledger: a draft that gets its name when it is complete.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::MAX_GPUS;
+use crate::directory::Directory;
+use crate::error::JoinError;
+use crate::file::{Names, boot_id, now};
+use crate::gpu::GpuSpec;
+use crate::layout::{
+    FLAG_SHARED, Geometry, LIVENESS_LOCKS, LIVENESS_WITNESS, MAGIC, VERSION, encode_limit,
+    store_bytes,
+};
+use crate::liveness::{self, At};
+use crate::mapping::Mapping;
+use crate::place::BudgetName;
+use crate::process::effective_uid;
+use crate::sync::Ordering;
+use crate::sys;
+
+/// Makes a ledger that has these GPUs and their limits, under the directory's lock. It gets its name
+/// when it is complete; one that exists already is an error.
+pub(crate) fn create(
+    directory: &Directory,
+    names: &Names,
+    budget: &BudgetName,
+    gpus: &[GpuSpec],
+    version: &str,
+) -> Result<(), JoinError> {
+    let result = create_draft(directory, names, budget, gpus, version).and_then(|()| {
+        let linked = sys::link_at(directory.fd(), &names.draft, &names.ledger);
+        linked.map_err(|e| {
+            directory
+                .error("cannot give its name to", &names.ledger, e)
+                .into()
+        })
+    });
+    let removed = remove_draft(directory, names);
+    result.and(removed)
+}
+
+/// Removes what a creator left that died on the way.
+pub(crate) fn remove_draft(directory: &Directory, names: &Names) -> Result<(), JoinError> {
+    sys::unlink_at(directory.fd(), &names.draft)
+        .map_err(|error| directory.error("cannot remove", &names.draft, error).into())
+}
+
+fn create_draft(
+    directory: &Directory,
+    names: &Names,
+    budget: &BudgetName,
+    gpus: &[GpuSpec],
+    version: &str,
+) -> Result<(), JoinError> {
+    let failed = |attempt: &'static str| {
+        move |error: io::Error| JoinError::from(directory.error(attempt, &names.ledger, error))
+    };
+    let geometry = Geometry::for_gpus(gpus.len()).ok_or_else(|| JoinError::GpuList {
+        brought: format!("{} GPUs", gpus.len()),
+        max: MAX_GPUS,
+    })?;
+    remove_draft(directory, names)?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    let fd = sys::open_at(
+        Some(directory.fd()),
+        &names.draft,
+        flags,
+        directory.file_mode(),
+    )
+    .map_err(failed("cannot make"))?;
+    directory
+        .settle_owner_and_mode(fd.as_fd())
+        .map_err(failed("cannot set the mode of"))?;
+    sys::allocate(fd.as_fd(), geometry.file_size()).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => JoinError::NoSpace {
+                path: directory.path_of(&names.ledger),
+                bytes: geometry.file_size() as u64,
+            },
+            _ => failed("cannot reserve the space of")(error),
+        }
+    })?;
+    let id = sys::status(fd.as_fd())
+        .map_err(failed("cannot examine"))?
+        .file;
+    let at = At {
+        directory: Some(directory.fd()),
+        name: &names.draft,
+    };
+    let liveness = if liveness::probe(at, id) {
+        LIVENESS_LOCKS
+    } else {
+        LIVENESS_WITNESS
+    };
+    let map =
+        Mapping::new(fd.as_fd(), geometry, true).map_err(failed("cannot map the memory of"))?;
+    write_gpus(&map, gpus);
+    let header = map.header();
+    geometry.write(header);
+    let boot = boot_id().map_err(failed("cannot read the boot ID for"))?;
+    for (word, value) in header.boot_id.iter().zip(boot) {
+        word.store(value, Ordering::Relaxed);
+    }
+    header
+        .uid
+        .store(u64::from(effective_uid()), Ordering::Relaxed);
+    header.flags.store(
+        if directory.shared() { FLAG_SHARED } else { 0 },
+        Ordering::Relaxed,
+    );
+    header.liveness.store(liveness, Ordering::Relaxed);
+    header.created_at.store(now(), Ordering::Relaxed);
+    header
+        .creator_pid
+        .store(u64::from(std::process::id()), Ordering::Relaxed);
+    store_bytes(&header.budget, budget.as_str().as_bytes());
+    store_bytes(&header.creator_version, version.as_bytes());
+    header.version.store(VERSION, Ordering::Relaxed);
+    header.magic.store(MAGIC, Ordering::Release);
+    Ok(())
+}
+
+fn write_gpus(map: &Mapping, gpus: &[GpuSpec]) {
+    for (record, gpu) in map.gpu_records().iter().zip(gpus) {
+        record.key.store(gpu.key.0, Ordering::Relaxed);
+        record
+            .limit
+            .store(encode_limit(gpu.limit), Ordering::Relaxed);
+        record.board_bytes.store(gpu.board_bytes, Ordering::Relaxed);
+    }
+    map.header()
+        .gpu_count
+        .word
+        .store(gpus.len() as u64, Ordering::Release);
+}
