@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use hipflex_ledger::{BudgetName, LimitSpec, Place};
 
-use crate::stderr::say;
+use crate::stderr::say_once;
 
 /// What happens to allocations when the limit cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,7 @@ pub(crate) struct Budget {
     pub(crate) limit: LimitSpec,
     pub(crate) name: BudgetName,
     pub(crate) place: Place,
+    pub(crate) fail_mode: FailMode,
 }
 
 /// Reads the variables. `FH_CU_RANGE`, which this version does not know, is told to the user.
@@ -39,7 +40,7 @@ pub(crate) fn read() -> Wish {
         return Wish::Inert;
     }
     if env::var_os("FH_CU_RANGE").is_some() {
-        say!(
+        say_once!(
             "FH_CU_RANGE is set, but this version does not limit compute units yet: the program may \
              use all of them"
         );
@@ -56,6 +57,7 @@ fn budget(limit: &OsString) -> Result<Budget, String> {
             .map_err(|error| format!("FH_MEMORY_LIMIT: {error}"))?,
         name: BudgetName::from_env().map_err(|error| error.to_string())?,
         place: Place::from_env(),
+        fail_mode: fail_mode(),
     })
 }
 
@@ -68,7 +70,9 @@ pub(crate) fn fail_mode() -> FailMode {
         Some("open") => FailMode::Open,
         Some("closed" | "") => FailMode::Closed,
         _ => {
-            say!("FH_FAIL_MODE={value:?} is neither \"closed\" nor \"open\"; taken for \"closed\"");
+            say_once!(
+                "FH_FAIL_MODE={value:?} is neither \"closed\" nor \"open\"; taken for \"closed\""
+            );
             FailMode::Closed
         }
     }
