@@ -5,8 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs;
 
 use hipflex_ledger::{
-    Denial, DenialReason, GpuKey, GpuSpec, GpuView, HookEngine, Identity, Limit, Member,
-    Reservation,
+    Denial, DenialReason, GpuKey, GpuView, HookEngine, Identity, Limit, Member, Reservation,
 };
 
 use crate::clock;
@@ -60,31 +59,14 @@ impl Account {
     /// Joins the budget with the GPUs of this machine. The error has a text for the user.
     pub(crate) fn open(budget: Budget) -> Result<Self, Trouble> {
         let devices = Devices::find(budget.fail_mode)?;
-        let addresses: Vec<String> = devices
-            .gpus()
-            .iter()
-            .map(|gpu| gpu.bdf.to_string())
-            .collect();
-        let told = |error| Trouble::Configuration(format!("FH_MEMORY_LIMIT: {error}"));
-        budget
+        let gpus = devices.gpus().iter();
+        let specs = budget
             .limit
-            .check_named(addresses.iter().map(String::as_str))
-            .map_err(told)?;
-        let specs = devices
-            .gpus()
-            .iter()
-            .zip(&addresses)
-            .map(|(gpu, address)| {
-                Ok(GpuSpec {
-                    key: GpuKey(gpu.bdf.to_u64()),
-                    limit: budget
-                        .limit
-                        .resolve(address, gpu.board_bytes)
-                        .map_err(told)?,
-                    board_bytes: gpu.board_bytes,
-                })
-            })
-            .collect::<Result<Vec<_>, Trouble>>()?;
+            .on(gpus.map(|gpu| {
+                let key = GpuKey(gpu.bdf.to_u64());
+                (key, gpu.bdf.to_string(), gpu.board_bytes)
+            }))
+            .map_err(|error| Trouble::Configuration(format!("FH_MEMORY_LIMIT: {error}")))?;
         let identity = Identity {
             comm: fs::read("/proc/self/comm").map_or_else(|_| Vec::new(), without_line_end),
             library_version: String::from(env!("CARGO_PKG_VERSION")),
@@ -256,7 +238,7 @@ impl Account {
 
     fn refused(&self, api: Api, gpu: usize, denial: &Denial) {
         let name = api.name().to_str().unwrap_or_default();
-        self.member.record_refusal(gpu, denial.requested, name);
+        self.member.record_refusal(gpu, denial, name);
         let told = self.devices.gpus().get(gpu).zip(self.paces.get(gpu));
         if let Some((Gpu { bdf, .. }, pace)) = told {
             refusal::tell(pace, name, *bdf, &self.budget, denial);

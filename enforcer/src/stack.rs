@@ -144,7 +144,7 @@ pub(crate) mod tests {
                 1,
                 compare,
                 (&raw mut step).cast(),
-            )
+            );
         };
     }
 

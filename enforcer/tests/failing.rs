@@ -152,6 +152,30 @@ fn a_ledger_that_cannot_be_used() {
     }
 }
 
+/// A mistyped word is told; the library does what it does without it.
+#[test]
+fn a_word_that_is_neither_yes_nor_no_is_told() {
+    for variable in ["FH_ENABLE_HOOKS", "FH_ENABLE_LOG"] {
+        let bench = Bench::new();
+        let mut command = bench.client("4GiB", "linked", &["malloc:a:4096", "info"]);
+        let (out, err) = run(command.env(variable, "flase"));
+        let free = 4 * GIB - 4096;
+        assert_eq!(out[1], format!("info = 0 free {free} total {}", 4 * GIB));
+        assert_eq!(err.len(), 1, "{err:?}");
+        assert!(
+            err[0].contains(variable) && err[0].contains("flase"),
+            "{err:?}"
+        );
+    }
+    let bench = Bench::new();
+    let command = || {
+        let mut command = bench.client("4GiB", "linked", &COMMANDS);
+        command.env("FH_SHM_SHARED", "flase");
+        command
+    };
+    is_refused_or_let_run(command, &["FH_SHM_SHARED"]);
+}
+
 #[test]
 fn a_fail_mode_that_is_not_understood_is_closed() {
     let bench = Bench::new();
@@ -348,6 +372,7 @@ fn a_trouble_that_passes_is_over_when_it_has_passed() {
         one,
         "wait",
         one,
+        "wait",
         "info",
         "malloc:b:5368709120",
     ];
@@ -384,6 +409,7 @@ fn a_trouble_that_passes_is_over_when_it_has_passed() {
     program.go_on();
     assert_eq!(program.line(), "malloc a = 0");
     told(3, "can be kept now");
+    program.go_on();
     let free = 4 * GIB - MIB;
     assert_eq!(
         program.line(),

@@ -6,6 +6,7 @@ use super::{Member, Reservation};
 use crate::account::Refusal;
 use crate::denial::{Denial, DenialReason};
 use crate::file::now;
+use crate::kind::Kind;
 use crate::limit::Limit;
 use crate::reap::Scan;
 use crate::slot::State;
@@ -26,7 +27,11 @@ impl Member {
         let account = self.account(this)?;
         let limit = self.limit_on(this, &account);
         account.try_reserve(bytes, limit).ok()?;
-        Some(Reservation { gpu, bytes })
+        Some(Reservation {
+            gpu,
+            bytes,
+            kind: Kind::Device,
+        })
     }
 
     /// Adds `bytes` to what is pending, or says why not.
@@ -82,7 +87,7 @@ impl Member {
                 limit,
                 mine,
                 others: totals.others,
-                overhead: totals.mine.overhead,
+                overhead: totals.mine.overhead.unwrap_or(0),
                 available,
             });
         }
