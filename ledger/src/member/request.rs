@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Member;
+use super::{Member, PATIENCE};
 use crate::account::Refusal;
 use crate::denial::{Denial, DenialReason};
 use crate::file::now;
@@ -13,14 +13,14 @@ use crate::slot::State;
 /// How often a request is tried again while only reservations of others are in its way.
 const RETRIES: u32 = 16;
 
-/// How often a request looks again whether a thread that is about to leave leaves or stays.
-const PATIENCE: u32 = 1000;
-
 impl Member {
     /// Adds `bytes` to what is pending, or says why not.
     pub(super) fn charge(&self, gpu: usize, bytes: u64) -> Result<(), Denial> {
         let Some(this) = self.gpus.get(gpu) else {
             return Err(refused(DenialReason::UnknownGpu, bytes));
+        };
+        let Some(_inside) = self.enter(false) else {
+            return Err(refused(DenialReason::NotAMember, bytes));
         };
         let Some(account) = self.account(this) else {
             return Err(refused(DenialReason::NotAMember, bytes));
