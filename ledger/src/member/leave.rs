@@ -4,21 +4,21 @@ use super::Member;
 use crate::account;
 use crate::reap::{empty, forget_identity};
 use crate::slot::State;
-use crate::sync::{Ordering, fence};
-use crate::sys::{self, Keeper, Kind, Range};
+use crate::sync::Ordering;
+use crate::sys::{self, Keeper};
 
 /// Why [`Member::leave`] did not release the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stayed {
-    /// Something is still booked or reserved.
+    /// Something is still booked or reserved, or another thread is in the middle of an operation.
     InUse,
     /// The slot is not this process's: it has left already, or inherited the member by a fork.
     NotAMember,
 }
 
 impl Member {
-    /// Releases the slot, if nothing is booked or reserved on any GPU. Fit for exit handlers: no
-    /// allocation, no lock, no output.
+    /// Releases the slot, if nothing is booked or reserved on any GPU and no other thread is in the
+    /// middle of an operation. Fit for exit handlers: no allocation, no lock, no output.
     ///
     /// # Errors
     /// [`Stayed`] when the slot was not released.
@@ -32,10 +32,9 @@ impl Member {
         if !self.claimed.swap(&slot.claim, clearing) {
             return Err(Stayed::NotAMember);
         }
-        // A thread that reserves adds first and then looks at the state: either it sees that the
-        // slot is being cleared, or what it added is seen here.
-        fence(Ordering::SeqCst);
-        if !self.is_idle() {
+        // Whoever comes later sees that the slot is being cleared and keeps out. Of those who were
+        // inside before, what they did is seen when they have gone.
+        if !self.gate.is_empty() || !self.is_idle() {
             clearing.swap(&slot.claim, self.claimed);
             return Err(Stayed::InUse);
         }
@@ -56,8 +55,10 @@ impl Member {
         if let Some(owner) = &self.owner
             && sys::raw_status(owner.fd).is_ok_and(|status| status.file == owner.file)
         {
-            // Its failure leaves a PID to be seen where no member is, until the process ends.
-            let _ = sys::unlock(owner.fd, Kind::Process, Range::Byte(self.slot as u64));
+            // The lock on this slot's byte goes with it. (So do those of other memberships of this
+            // process in the same budget, if it has any, by which others could tell its PID; nothing
+            // else depends on them.)
+            sys::close(owner.fd);
         }
         Ok(())
     }

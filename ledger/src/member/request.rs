@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Member, Reservation};
+use super::{Member, PATIENCE, Reservation};
 use crate::account::Refusal;
 use crate::denial::{Denial, DenialReason};
 use crate::file::now;
@@ -14,9 +14,6 @@ use crate::slot::State;
 /// How often a request is tried again while only reservations of others are in its way.
 const RETRIES: u32 = 16;
 
-/// How often a request looks again whether a thread that is about to leave leaves or stays.
-const PATIENCE: u32 = 1000;
-
 impl Member {
     /// [`Member::reserve`] if that is possible at once: nobody is reaped and nothing is waited for.
     /// Otherwise nothing is charged, and `reserve` says whether and why not.
@@ -24,6 +21,7 @@ impl Member {
     #[must_use]
     pub fn reserve_at_once(&self, gpu: usize, bytes: u64) -> Option<Reservation> {
         let this = self.gpus.get(gpu)?;
+        let _inside = self.enter(false)?;
         let account = self.account(this)?;
         let limit = self.limit_on(this, &account);
         account.try_reserve(bytes, limit).ok()?;
@@ -38,6 +36,9 @@ impl Member {
     pub(super) fn charge(&self, gpu: usize, bytes: u64) -> Result<(), Denial> {
         let Some(this) = self.gpus.get(gpu) else {
             return Err(refused(DenialReason::UnknownGpu, bytes));
+        };
+        let Some(_inside) = self.enter(false) else {
+            return Err(refused(DenialReason::NotAMember, bytes));
         };
         let Some(account) = self.account(this) else {
             return Err(refused(DenialReason::NotAMember, bytes));
