@@ -26,5 +26,6 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
 
 /// Builds the product and the bench as they are tested: optimised.
 pub(crate) fn build_release() -> Result<()> {
-    run(&["build", "--quiet", "--release", "--workspace"])
+    println!("building hipflex and its test bench (the first time takes minutes) ...");
+    run(&["build", "--release", "--workspace"])
 }

@@ -21,7 +21,7 @@ pub(crate) fn is_root() -> bool {
 pub(crate) fn missing_for_node() -> Vec<String> {
     let mut missing = Vec::new();
     if !is_root() {
-        missing.push("root, for mounts in a namespace of its own: run it with sudo".into());
+        missing.push("root, for mounts in a namespace of its own (`sudo env \"PATH=$PATH\" cargo xtask ...`)".into());
     }
     if !Path::new("/dev/fuse").exists() {
         missing.push("/dev/fuse: load the kernel module fuse".into());

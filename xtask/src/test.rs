@@ -30,7 +30,6 @@ pub(crate) fn test(filter: Option<&str>) -> Result<()> {
         plan.without_node(&missing);
     }
     plan.for_real_gpu(machine::has_real_gpu());
-    println!("building ...");
     build_release()?;
     plan.announce();
     let summary = nextest(&plan, filter)?;
