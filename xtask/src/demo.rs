@@ -45,7 +45,12 @@ impl Place {
             println!("this machine has a real GPU: the demo allocates up to 3 GiB on it");
             return Ok(Place::Real(runtime));
         }
-        let fetched = rocm::fetch(arguments.hip.as_deref().unwrap_or(DEFAULT_HIP))?;
+        machine::check_workspace()?;
+        let fetched = match &arguments.hip {
+            Some(version) => rocm::fetch(version)?,
+            // When Debian has moved on, any other will do.
+            None => rocm::fetch(DEFAULT_HIP).or_else(|_| rocm::fetch("all"))?,
+        };
         let runtime = fetched.runtimes.last().context("no runtime was fetched")?;
         cargo::build_release()?;
         Ok(Place::Emulated(Bench::start(&runtime.version)?))

@@ -70,6 +70,9 @@ fn run(task: Task) -> anyhow::Result<()> {
             for why in &fetched.skipped {
                 println!("SKIPPED: {why}");
             }
+            if fetched.runtimes.is_empty() {
+                anyhow::bail!("no runtime is there");
+            }
             Ok(())
         }
     }
