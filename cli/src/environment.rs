@@ -13,6 +13,8 @@ pub(crate) const BUDGET: &str = "FH_BUDGET";
 pub(crate) const FAIL_MODE: &str = "FH_FAIL_MODE";
 /// `false` (and `0`, `off`, `no`) makes the library do nothing.
 pub(crate) const ENABLE_HOOKS: &str = "FH_ENABLE_HOOKS";
+/// The directory of the ledgers.
+pub(crate) const SHM_PATH: &str = "FH_SHM_PATH";
 /// Where libhipflex.so is, for this program only.
 pub(crate) const LIB: &str = "FH_LIB";
 /// The dynamic linker's list of libraries to load first.

@@ -5,6 +5,7 @@ mod environment;
 mod exit;
 mod failure;
 mod output;
+mod place;
 mod run;
 mod sigpipe;
 mod status;

@@ -15,12 +15,6 @@ use crate::failure::Failure;
 /// How much of the program's name goes into the name of a fresh budget.
 const LONGEST_PREFIX: usize = 24;
 
-/// The budget that was named.
-pub(crate) fn named(name: &OsStr) -> Result<BudgetName, Failure> {
-    BudgetName::new(&name.to_string_lossy())
-        .map_err(|error| Failure::refused(format!("--budget: {error}"), ""))
-}
-
 /// A budget of its own for one run, named after the program so that `status` is easy to read.
 pub(crate) fn fresh(program: &Path, place: &Place) -> Result<BudgetName, Failure> {
     let prefix = prefix(program.file_name().unwrap_or_default());
@@ -180,14 +174,5 @@ mod tests {
         let budget = BudgetName::new("team").unwrap();
         let message = try_joining(&place, &budget, &GPU).unwrap_err().to_string();
         assert!(message.contains("budget team") && message.contains(file.path().to_str().unwrap()));
-    }
-
-    #[test]
-    fn a_name_that_is_none_is_told() {
-        let message = named(OsStr::new("../x")).unwrap_err().to_string();
-        assert!(
-            message.starts_with("--budget: ") && message.contains("../x"),
-            "{message}"
-        );
     }
 }

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use hipflex_kfd::Topology;
-use hipflex_ledger::Place;
 
 use crate::args::{FailMode, RunArgs};
 use crate::environment::{BUDGET, ENABLE_HOOKS, Environment, FAIL_MODE, MEMORY_LIMIT};
 use crate::failure::Failure;
+use crate::place;
 use crate::run::{budget, command, gpus, library, limit, preload};
 
 /// A run that passed all checks.
@@ -36,14 +36,14 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, Failure> {
     let mut warnings = Vec::new();
     let wanted = limit::choose(args.memory.as_deref(), &environment)?;
-    let named = args.budget.as_deref().map(budget::named).transpose()?;
+    let named = args.budget.as_deref().map(place::budget).transpose()?;
     let mode = fail_mode(args.fail_mode, &environment)?;
     let library = library::find(args.lib.as_deref(), &environment, program_directory)?;
     let name = args.command.first().cloned().unwrap_or_default();
     let program = command::find(&name, &environment)?;
 
     let topology = tolerate(mode, gpus::check(&environment.root()), &mut warnings)?;
-    let place = place()?;
+    let place = place::from_environment()?;
     budget::remove_stale(&place);
     let budget = match named {
         Some(name) => name,
@@ -73,21 +73,6 @@ pub(crate) fn prepare(
         environment,
         warnings,
     })
-}
-
-/// Where the ledgers lie. The program may change its directory, so the path must be absolute.
-fn place() -> Result<Place, Failure> {
-    let place = Place::from_env();
-    if place.root().is_relative() {
-        return Err(Failure::refused(
-            format!(
-                "FH_SHM_PATH={} is not an absolute path",
-                place.root().display()
-            ),
-            "start it with a slash: the program may look from another directory",
-        ));
-    }
-    Ok(place)
 }
 
 fn fail_mode(flag: Option<FailMode>, environment: &Environment) -> Result<FailMode, Failure> {
