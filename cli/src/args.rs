@@ -48,8 +48,11 @@ pub(crate) enum Command {
     /// processes had booked is returned first, and budgets that nobody uses any more are removed.
     ///
     /// Booked is what the programs allocated; pending are allocations under way; overhead is what the
-    /// driver holds for the programs besides. All three together are charged, and free is what is left
-    /// of the limit. What is not known is shown as –.
+    /// driver holds for the programs besides, where that is measured. All together are charged, and
+    /// free is what is left of the limit. What is not known is shown as –.
+    ///
+    /// Below the budgets are the GPUs of this machine, with the addresses that a limit for each GPU
+    /// takes.
     Status(StatusArgs),
     /// Tell by the exit code whether a library was preloaded into this very process.
     #[command(hide = true, name = PRELOAD_PROBE)]
@@ -129,7 +132,7 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Show only the budgets of this name
+    /// Show only the budgets of this name, and no GPUs
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     pub(crate) budget: Option<OsString>,
 }
