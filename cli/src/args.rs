@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::exit;
+use crate::exit::{self, Exit};
+use crate::output;
 
 /// Keep HIP programs inside their share of a GPU, and see what each of them holds.
 ///
@@ -23,6 +25,35 @@ use crate::exit;
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The command line of this process. What cannot be understood is told, and ends the process; help
+/// and version are printed, and end it too.
+pub(crate) fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|mut error| match wrong_usage(&mut error) {
+        Ok(text) => {
+            output::usage(&text);
+            std::process::exit(Exit::Refused as i32)
+        }
+        Err(help) => help.exit(),
+    })
+}
+
+/// What is wrong with a command line, without the "error: " that clap begins with.
+///
+/// The tip to write `-- --option` for an option that does not exist is left out: behind `--` stands
+/// the program to start, so that it would make a program of a misspelt option.
+///
+/// # Errors
+/// Nothing is wrong: it is a help text or the version.
+fn wrong_usage(error: &mut clap::Error) -> Result<String, &clap::Error> {
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if is_help || !error.use_stderr() {
+        return Err(error);
+    }
+    error.remove(ContextKind::Suggested);
+    let text = error.render().to_string();
+    Ok(text.strip_prefix("error: ").unwrap_or(&text).to_owned())
 }
 
 const EXAMPLES: &str = "\
@@ -202,11 +233,30 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelled_option_is_not_taken_for_the_program() {
-        let error = run(&["--memroy", "1GiB", "--", "app"])
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("--memroy"), "{error}");
+    fn wrong_usage_is_told_without_harmful_tips() {
+        let told = |args: &[&str]| {
+            let all = ["hipflex"].into_iter().chain(args.iter().copied());
+            wrong_usage(&mut Cli::try_parse_from(all).unwrap_err()).unwrap()
+        };
+        insta::assert_snapshot!(
+            "wrong_usage",
+            [
+                told(&["run", "--memroy", "1GiB", "--", "app"]),
+                told(&["run", "--nonsense", "--", "app"]),
+                told(&["run", "--memory", "1GiB"]),
+                told(&["run", "--fail-mode", "ajar", "app"]),
+                told(&["statsu"]),
+            ]
+            .join("----\n")
+        );
+    }
+
+    #[test]
+    fn help_and_version_are_no_wrong_usage() {
+        for args in [&["hipflex"][..], &["hipflex", "--help"], &["hipflex", "-V"]] {
+            let mut error = Cli::try_parse_from(args).unwrap_err();
+            assert!(wrong_usage(&mut error).is_err(), "{args:?}");
+        }
     }
 
     #[test]

@@ -451,6 +451,15 @@ fn usage_errors_exit_2_and_help_exits_0() {
             "{arguments:?}"
         );
     }
+    let message = stderr(&bench.output(&["run", "--memroy", "1GiB", "--", "echo", "started"]));
+    assert!(
+        message.starts_with("hipflex: unexpected argument '--memroy' found\n"),
+        "{message}"
+    );
+    assert!(
+        message.contains("'--memory'") && !message.contains("-- --memroy"),
+        "{message}"
+    );
     for arguments in [
         &["--help"][..],
         &["run", "--help"],
