@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 
-use common::{Bench, link, stderr, stdout};
+use common::{Bench, STUB, link, stderr, stdout};
 
 /// Exit 2, one line on standard error that contains all of `parts`, and no program was started.
 #[track_caller]
@@ -230,7 +230,7 @@ fn other_preloads_stay_and_ours_is_there_once() {
         bench.library().canonicalize().unwrap(),
         bench.path("other.so"),
     );
-    link(&other, &[]);
+    link(&other, "", &[]);
     let (ours, other) = (ours.to_str().unwrap(), other.to_str().unwrap());
     let mut command = bench.hipflex(&[&["run", "--memory", "1GiB"][..], &SHOW].concat());
     let seen = environment(command.env("LD_PRELOAD", format!("{other} {ours}")));
@@ -290,14 +290,59 @@ fn a_library_that_cannot_be_used_is_refused() {
         &["text.so is not an ELF file"],
     );
 
+    // A library of somebody else's, under our name: it would be loaded, and limit nothing.
+    fs::create_dir(bench.path("other")).unwrap();
+    let other = bench.path("other/libhipflex.so");
+    link(&other, "", &[]);
+    assert_refused(
+        &with(other.to_str().unwrap()),
+        &["libhipflex.so is not hipflex's: it has no hipMalloc, no hipFree, no dlsym"],
+    );
+
     // A library whose own needs are not met: only the dynamic linker finds that out.
     let (needed, needy) = (bench.path("libneeded.so"), bench.path("needy.so"));
-    link(&needed, &[]);
-    link(&needy, &[&needed]);
+    link(&needed, "", &[]);
+    link(&needy, STUB, &[&needed]);
     fs::remove_file(needed).unwrap();
     assert_refused(
         &with(needy.to_str().unwrap()),
         &["dynamic linker", "needy.so", "libneeded.so"],
+    );
+}
+
+#[test]
+fn a_library_that_may_not_be_read_is_not_said_to_be_missing() {
+    let bench = Bench::with_gpus(1);
+    let arguments = ["run", "--memory", "1GiB", "--", "echo", "started"];
+    let library = bench.library();
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o000)).unwrap();
+    let output = bench.hipflex_without_privileges(&arguments).output();
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_refused(
+        &output.unwrap(),
+        &[
+            "cannot read the library",
+            "libhipflex.so",
+            "Permission denied",
+        ],
+    );
+
+    let locked = bench.path("locked");
+    fs::create_dir(&locked).unwrap();
+    fs::copy(&library, locked.join("libhipflex.so")).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
+    let output = bench
+        .hipflex_without_privileges(&arguments)
+        .env("FH_LIB", locked.join("libhipflex.so"))
+        .output();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_refused(
+        &output.unwrap(),
+        &[
+            "cannot read the library",
+            "(from FH_LIB)",
+            "Permission denied",
+        ],
     );
 }
 

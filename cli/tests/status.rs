@@ -430,6 +430,19 @@ fn only_the_named_budget_is_shown() {
 }
 
 #[test]
+fn a_user_is_told_that_there_may_be_budgets_of_others() {
+    let bench = Bench::with_gpus(1);
+    let mut command = bench.hipflex_without_privileges(&["status", "--budget", "many"]);
+    let output = command.env("FH_SHM_PATH", "").output().unwrap();
+    let text = stdout(&output);
+    assert!(
+        text.starts_with("You have no budget many (those of other users are shown to root)."),
+        "{text} {}",
+        stderr(&output)
+    );
+}
+
+#[test]
 fn limits_that_add_up_to_more_than_the_board_are_told() {
     let bench = Bench::with_gpus(1);
     let _one = join(&bench.place(), "one", Limit::Bytes(40 * GIB), "me");
