@@ -3,8 +3,6 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use hipflex_kfd::Topology;
-
 use crate::args::{FailMode, RunArgs};
 use crate::environment::{BUDGET, ENABLE_HOOKS, Environment, FAIL_MODE, MEMORY_LIMIT};
 use crate::failure::Failure;
@@ -42,7 +40,8 @@ pub(crate) fn prepare(
     let name = args.command.first().cloned().unwrap_or_default();
     let program = command::find(&name, &environment)?;
 
-    let topology = tolerate(mode, gpus::check(&environment.root()), &mut warnings)?;
+    let root = environment.root();
+    let topology = tolerate(mode, gpus::check(&root), &mut warnings)?;
     let place = place::from_environment()?;
     budget::remove_stale(&place);
     let budget = match named {
@@ -52,7 +51,7 @@ pub(crate) fn prepare(
     if let Some(topology) = &topology {
         let specs = wanted.on(topology)?;
         warnings.extend(limit::above_the_board(&specs));
-        warnings.extend(missing_render_nodes(topology));
+        warnings.extend(gpus::unusable(&root, topology));
         let joining = budget::try_joining(&place, &budget, &specs);
         let notices = tolerate(mode, joining, &mut warnings)?;
         warnings.extend(notices.unwrap_or_default());
@@ -134,22 +133,6 @@ fn inherited(args: &RunArgs, environment: &Environment) -> Vec<String> {
         ));
     }
     warnings
-}
-
-fn missing_render_nodes(topology: &Topology) -> Option<String> {
-    let missing: Vec<String> = topology
-        .gpus
-        .iter()
-        .filter(|gpu| !gpu.render_node_present)
-        .map(|gpu| gpu.bdf.to_string())
-        .collect();
-    if missing.is_empty() {
-        return None;
-    }
-    Some(format!(
-        "HIP will not see {}: no render node in /dev/dri",
-        missing.join(", ")
-    ))
 }
 
 #[cfg(test)]
