@@ -13,6 +13,12 @@ pub(crate) const BUDGET: &str = "FH_BUDGET";
 pub(crate) const FAIL_MODE: &str = "FH_FAIL_MODE";
 /// `false` (and `0`, `off`, `no`) makes the library do nothing.
 pub(crate) const ENABLE_HOOKS: &str = "FH_ENABLE_HOOKS";
+/// The HIP runtime to use in place of the one that the program loads.
+pub(crate) const HIP_LIB_PATH: &str = "FH_HIP_LIB_PATH";
+/// `false` (and `0`, `off`, `no`): the library logs nothing.
+pub(crate) const ENABLE_LOG: &str = "FH_ENABLE_LOG";
+/// Where the library logs to: `stderr`, a file or a directory.
+pub(crate) const LOG_PATH: &str = "FH_LOG_PATH";
 /// The directory of the ledgers.
 pub(crate) const SHM_PATH: &str = "FH_SHM_PATH";
 /// Where libhipflex.so is, for this program only.
@@ -36,6 +42,14 @@ impl Environment {
     pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
         let (_, value) = self.0.iter().find(|(key, _)| key == name)?;
         (!value.is_empty()).then_some(value)
+    }
+
+    /// Whether a variable is set to one of the words that the library takes for "no".
+    pub(crate) fn says_no(&self, name: &str) -> bool {
+        let value = self.get(name).unwrap_or_default().to_string_lossy();
+        ["false", "0", "off", "no"]
+            .iter()
+            .any(|no| value.trim().eq_ignore_ascii_case(no))
     }
 
     /// Sets a variable, in place of any value it had.

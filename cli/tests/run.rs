@@ -407,7 +407,7 @@ fn nothing_is_left_behind_by_a_program_that_uses_no_gpu() {
 }
 
 #[test]
-fn warnings_name_programs_that_take_no_preload() {
+fn programs_that_no_limit_would_hold_for_start_only_in_the_open_mode() {
     let bench = Bench::with_gpus(1);
     let program = bench.path("static");
     let source = bench.file("static.c", "int main(void) { return 7; }\n");
@@ -419,12 +419,94 @@ fn warnings_name_programs_that_take_no_preload() {
         .status()
         .unwrap();
     assert!(made.success(), "cc -static: {made}");
-    let output = bench.output(&["run", "--memory", "1GiB", "--", program.to_str().unwrap()]);
+    let program = program.to_str().unwrap();
+    assert_refused(
+        &bench.output(&["run", "--memory", "1GiB", "--", program]),
+        &["static is statically linked", "--fail-mode open"],
+    );
+    let open = ["run", "--memory", "1GiB", "--fail-mode", "open", "--"];
+    let output = bench.output(&[&open[..], &[program]].concat());
     assert_eq!(output.status.code(), Some(7));
+    let message = stderr(&output);
     assert!(
-        stderr(&output).contains("statically linked"),
+        message.starts_with("hipflex: warning: ") && message.contains("no limit holds"),
+        "{message}"
+    );
+
+    let arguments = ["run", "--memory", "1GiB", "--", "echo", "started"];
+    let mut off = bench.hipflex(&arguments);
+    assert_refused(
+        &off.env("FH_ENABLE_HOOKS", "0").output().unwrap(),
+        &["FH_ENABLE_HOOKS=0 turns hipflex off", "unset it"],
+    );
+    let mut off = bench.hipflex(&[&open[..], &["echo", "started"]].concat());
+    let output = off.env("FH_ENABLE_HOOKS", "0").output().unwrap();
+    assert_eq!(stdout(&output), "started\n");
+    assert!(
+        stderr(&output).contains("warning: FH_ENABLE_HOOKS=0"),
         "{}",
         stderr(&output)
+    );
+}
+
+#[test]
+fn a_set_user_id_program_is_refused() {
+    if !nix::unistd::geteuid().is_root() {
+        // Only root makes one that belongs to another user; the rule itself is a unit test.
+        return;
+    }
+    let bench = Bench::with_gpus(1);
+    let program = bench.path("su");
+    fs::copy("/bin/echo", &program).unwrap();
+    std::os::unix::fs::chown(&program, Some(12345), None).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let arguments = [
+        "run",
+        "--memory",
+        "1GiB",
+        "--",
+        program.to_str().unwrap(),
+        "started",
+    ];
+    assert_refused(
+        &bench.output(&arguments),
+        &["is set-user-ID", "--fail-mode open"],
+    );
+    // A process that has given up on privileges gets none from it, and the preload works.
+    let mut command = bench.hipflex(&arguments);
+    // SAFETY: prctl(2) is async-signal-safe and this option touches no memory.
+    unsafe {
+        command.pre_exec(
+            || match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            },
+        );
+    }
+    assert_eq!(stdout(&command.output().unwrap()), "started\n");
+}
+
+#[test]
+fn settings_that_lead_nowhere_are_told() {
+    let bench = Bench::with_gpus(1);
+    let arguments = ["run", "--memory", "1GiB", "--", "echo", "started"];
+    let mut missing = bench.hipflex(&arguments);
+    assert_refused(
+        &missing
+            .env("FH_HIP_LIB_PATH", "/no/hip.so")
+            .output()
+            .unwrap(),
+        &[
+            "FH_HIP_LIB_PATH=/no/hip.so does not exist",
+            "libamdhip64.so",
+        ],
+    );
+    let mut log = bench.hipflex(&arguments);
+    let output = log.env("FH_LOG_PATH", "/no/log").output().unwrap();
+    assert_eq!(stdout(&output), "started\n");
+    assert_eq!(
+        stderr(&output),
+        "hipflex: warning: FH_LOG_PATH=/no/log cannot be logged to: there is no directory /no\n"
     );
 }
 

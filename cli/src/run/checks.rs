@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::args::{FailMode, RunArgs};
-use crate::environment::{BUDGET, ENABLE_HOOKS, Environment, FAIL_MODE, MEMORY_LIMIT};
+use crate::environment::{BUDGET, Environment, FAIL_MODE, MEMORY_LIMIT};
 use crate::failure::Failure;
 use crate::place;
-use crate::run::{budget, command, gpus, library, limit, preload};
+use crate::run::{budget, command, gpus, library, limit, preload, settings};
 
 /// A run that passed all checks.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(crate) struct Prepared {
 
 /// Checks everything.
 ///
-/// With `--fail-mode open`, what keeps a limit from being *enforced* (no GPU, no account) is a
-/// warning. What was *asked* wrongly (a limit that is none, a library that is not there, a program
+/// With `--fail-mode open`, what keeps a limit from being *enforced* (no GPU, no account, a program
+/// into which nothing can be preloaded) is a warning. What was *asked* wrongly (a limit that is none, a library that is not there, a program
 /// that does not exist) stops the run in either mode.
 pub(crate) fn prepare(
     args: RunArgs,
@@ -36,9 +36,22 @@ pub(crate) fn prepare(
     let wanted = limit::choose(args.memory.as_deref(), &environment)?;
     let named = args.budget.as_deref().map(place::budget).transpose()?;
     let mode = fail_mode(args.fail_mode, &environment)?;
+    settings::check_runtime(&environment)?;
     let library = library::find(args.lib.as_deref(), &environment, program_directory)?;
     let name = args.command.first().cloned().unwrap_or_default();
     let program = command::find(&name, &environment)?;
+    tolerate_no_limit(
+        mode,
+        command::preload_obstacle(&program, &environment),
+        "limit the program that uses the GPU, if this one only starts it",
+        &mut warnings,
+    )?;
+    tolerate_no_limit(
+        mode,
+        settings::hooks_off(&environment),
+        "unset it",
+        &mut warnings,
+    )?;
 
     let root = environment.root();
     let topology = tolerate(mode, gpus::check(&root), &mut warnings)?;
@@ -56,10 +69,7 @@ pub(crate) fn prepare(
         let notices = tolerate(mode, joining, &mut warnings)?;
         warnings.extend(notices.unwrap_or_default());
     }
-    warnings.extend(inherited(&args, &environment));
-    if let Some(obstacle) = command::preload_obstacle(&program, &environment) {
-        warnings.push(format!("{obstacle}, so it will not be limited"));
-    }
+    warnings.extend(settings::warnings(&args, &environment));
 
     environment.set(MEMORY_LIMIT, wanted.text);
     environment.set(BUDGET, budget.as_str());
@@ -108,31 +118,27 @@ fn tolerate<T>(
     }
 }
 
-/// Settings of the environment that a run does not take, or that undo it.
-fn inherited(args: &RunArgs, environment: &Environment) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if let (None, Some(name)) = (&args.budget, environment.get(BUDGET)) {
-        let name = name.display();
-        warnings.push(format!(
-            "{BUDGET}={name} is set but not used: each run gets a budget of its own; to join it, use --budget {name}"
-        ));
+/// What makes the library idle or keeps it out of the program: the program would run without its
+/// limit, and nobody would know.
+fn tolerate_no_limit(
+    mode: FailMode,
+    problem: Option<String>,
+    remedy: &str,
+    warnings: &mut Vec<String>,
+) -> Result<(), Failure> {
+    match (problem, mode) {
+        (None, _) => Ok(()),
+        (Some(problem), FailMode::Closed) => Err(Failure::refused(
+            format!("{problem}, so that no limit would hold"),
+            format!("{remedy}, or add --fail-mode open to start it all the same"),
+        )),
+        (Some(problem), FailMode::Open) => {
+            warnings.push(format!(
+                "{problem}, so that no limit holds (fail mode open)"
+            ));
+            Ok(())
+        }
     }
-    // The words that the library takes for "no".
-    let off = |value: &str| {
-        ["false", "0", "off", "no"]
-            .iter()
-            .any(|no| value.trim().eq_ignore_ascii_case(no))
-    };
-    if environment
-        .get(ENABLE_HOOKS)
-        .and_then(|value| value.to_str())
-        .is_some_and(off)
-    {
-        warnings.push(format!(
-            "{ENABLE_HOOKS} turns the limit off; unset it to have the program limited"
-        ));
-    }
-    warnings
 }
 
 #[cfg(test)]
@@ -187,22 +193,21 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_work_against_the_run_are_told() {
-        let args = |budget: Option<&str>| RunArgs {
-            memory: None,
-            budget: budget.map(OsString::from),
-            fail_mode: None,
-            lib: None,
-            command: Vec::new(),
-        };
-        let set = Environment::from([(BUDGET, "team"), (ENABLE_HOOKS, "OFF")]);
-        let told = inherited(&args(None), &set);
-        assert!(
-            told[0].contains("--budget team") && told[1].contains(ENABLE_HOOKS),
-            "{told:?}"
+    fn without_a_limit_nothing_starts_in_the_closed_mode() {
+        let problem = || Some(String::from("it is static"));
+        let mut warnings = Vec::new();
+        let mut judge = |mode, problem| tolerate_no_limit(mode, problem, "do not", &mut warnings);
+        assert_eq!(judge(FailMode::Closed, None), Ok(()));
+        let refused = judge(FailMode::Closed, problem()).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "it is static, so that no limit would hold; do not, or add --fail-mode open to start it \
+             all the same"
         );
-        assert_eq!(inherited(&args(Some("other")), &set).len(), 1);
-        let harmless = Environment::from([(ENABLE_HOOKS, "true")]);
-        assert_eq!(inherited(&args(None), &harmless), Vec::<String>::new());
+        assert_eq!(judge(FailMode::Open, problem()), Ok(()));
+        assert_eq!(
+            warnings,
+            ["it is static, so that no limit holds (fail mode open)"]
+        );
     }
 }
