@@ -105,12 +105,21 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<OsString>,
 
-    /// Join the budget of this name, or start it [default: a new budget for this run]
+    /// Join the budget of this name, of your user (of all users with --shared), or start it [default:
+    /// a new budget for this run]
     ///
     /// Programs in one budget share one limit. If the budget is in use with another limit, the
     /// stricter one holds. Names are 1 to 64 letters, digits, dots, dashes and underscores.
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     pub(crate) budget: Option<OsString>,
+
+    /// Join the budget of that name which is for all users
+    ///
+    /// Each user has budgets of his own, and root has, too: with the same name they are still
+    /// different budgets with a limit each. Those for all users are apart from them, so every program
+    /// that shares one has to be started with --shared (or with FH_SHM_SHARED=1).
+    #[arg(long, requires = "budget")]
+    pub(crate) shared: bool,
 
     /// What happens when the limit cannot be enforced [default: $FH_FAIL_MODE, else closed]
     #[arg(long, value_name = "MODE", value_enum)]
@@ -131,7 +140,9 @@ Examples:
   hipflex run --memory 4GiB -- python3 train.py
   # half of each board, shared with others by the name of the budget
   hipflex run --memory 50% --budget team -- ./infer
-  # by PCI address
+  # one limit for the programs of several users
+  hipflex run --memory 8GiB --budget lab --shared -- ./app
+  # by PCI address, as `hipflex status` lists them
   hipflex run --memory '0000:03:00.0=8GiB,*=4GiB' -- ./app
   # only watch: everything is booked, nothing is refused
   hipflex run --memory unlimited -- ./app";

@@ -21,6 +21,8 @@ pub(crate) const ENABLE_LOG: &str = "FH_ENABLE_LOG";
 pub(crate) const LOG_PATH: &str = "FH_LOG_PATH";
 /// The directory of the ledgers.
 pub(crate) const SHM_PATH: &str = "FH_SHM_PATH";
+/// `1`: the budget is the one of all users.
+pub(crate) const SHM_SHARED: &str = "FH_SHM_SHARED";
 /// Where libhipflex.so is, for this program only.
 pub(crate) const LIB: &str = "FH_LIB";
 /// The dynamic linker's list of libraries to load first.

@@ -54,6 +54,12 @@ fn limits_must_fit_the_machine() {
     let output = run("128GiB");
     assert_eq!(output.status.code(), Some(0));
     assert!(stderr(&output).contains("above the 64.0 GiB of GPU 0000:03:00.0"));
+    let output = run("4");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        stderr(&output),
+        "hipflex: warning: the limit is 4 B; for gibibytes write 4GiB\n"
+    );
 }
 
 #[test]
@@ -195,6 +201,28 @@ fn the_program_finds_its_settings_in_the_environment() {
     assert_eq!(seen["LD_PRELOAD"], library.to_str().unwrap());
     assert_eq!(seen["KEPT"], "a=b\nc");
     assert_eq!(seen["FH_SHM_PATH"], bench.path("ledgers").to_str().unwrap());
+}
+
+#[test]
+fn a_budget_of_all_users_is_asked_for_by_name() {
+    let bench = Bench::with_gpus(1);
+    let budget = ["--memory", "1GiB", "--budget", "team"];
+    let run = |arguments: &[&str]| {
+        let mut command = bench.hipflex(&[&["run"], arguments, &SHOW].concat());
+        environment(&mut command)
+    };
+    assert_eq!(run(&budget).get("FH_SHM_SHARED"), None);
+    let shared = run(&[&budget[..], &["--shared"]].concat());
+    assert_eq!(shared["FH_SHM_SHARED"], "1");
+    assert!(bench.path("ledgers/shared").is_dir(), "it was tried there");
+
+    let nameless = bench.output(&["run", "--memory", "1GiB", "--shared", "--", "true"]);
+    assert_eq!(nameless.status.code(), Some(2));
+    assert!(
+        stderr(&nameless).contains("--budget <NAME>"),
+        "{}",
+        stderr(&nameless)
+    );
 }
 
 #[test]

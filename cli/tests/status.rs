@@ -73,7 +73,19 @@ struct Holder(Child);
 
 impl Holder {
     fn start(bench: &Bench, budget: &str, limit: u64, bytes: u64) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let command = Command::new(std::env::current_exe().unwrap());
+        Self::start_by(command, bench, budget, limit, bytes)
+    }
+
+    /// One of another user than root.
+    fn start_without_privileges(bench: &Bench, budget: &str, limit: u64, bytes: u64) -> Self {
+        let own = std::env::current_exe().unwrap();
+        let command = bench.command_without_privileges(&own);
+        Self::start_by(command, bench, budget, limit, bytes)
+    }
+
+    fn start_by(mut command: Command, bench: &Bench, budget: &str, limit: u64, bytes: u64) -> Self {
+        let mut child = command
             .args([
                 "--exact",
                 "a_process_that_leaves_holds_nothing",
@@ -369,16 +381,42 @@ fn run_removes_what_earlier_runs_left() {
 }
 
 #[test]
-fn run_tells_before_it_starts_that_a_stricter_limit_holds() {
+fn run_leaves_it_to_the_library_to_tell_that_a_stricter_limit_holds() {
     let bench = Bench::with_gpus(1);
     let _holder = Holder::start(&bench, "team", GIB, 4096);
     let output = bench.output(&["run", "--memory", "2GiB", "--budget", "team", "--", "true"]);
     assert_eq!(output.status.code(), Some(0));
-    let message = stderr(&output);
-    assert!(
-        message.contains("team") && message.contains("1.0 GiB"),
-        "{message}"
-    );
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn run_tells_of_a_budget_of_the_same_name_of_another_user() {
+    let bench = Bench::with_gpus(1);
+    let arguments = ["run", "--memory", "2GiB", "--budget", "team"];
+    let run = |more: &[&str]| {
+        let output = bench.output(&[&arguments[..], more, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(0));
+        stderr(&output)
+    };
+    assert_eq!(run(&[]), "");
+    if nix::unistd::geteuid().is_root() {
+        let holder = Holder::start_without_privileges(&bench, "team", GIB, 4096);
+        for (more, part) in [
+            (&[][..], "start the programs of both with --shared"),
+            (&["--shared"], "start those programs with --shared, too"),
+        ] {
+            let message = run(more);
+            assert!(
+                message.starts_with("hipflex: warning: there are two budgets team")
+                    && message.contains(part),
+                "{message}"
+            );
+        }
+        drop(holder);
+    }
+    let _own = Holder::start(&bench, "team", GIB, 4096);
+    assert_eq!(run(&[]), "");
+    assert!(run(&["--shared"]).contains("this run joins the one for all users, and yours is"));
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use hipflex_ledger::{GpuSpec, Limit, Place, size};
+
 use crate::args::{FailMode, RunArgs};
-use crate::environment::{BUDGET, Environment, FAIL_MODE, MEMORY_LIMIT};
+use crate::environment::{BUDGET, Environment, FAIL_MODE, MEMORY_LIMIT, SHM_SHARED};
 use crate::failure::Failure;
 use crate::place;
 use crate::run::{budget, command, gpus, library, limit, preload, settings};
@@ -55,7 +57,11 @@ pub(crate) fn prepare(
 
     let root = environment.root();
     let topology = tolerate(mode, gpus::check(&root), &mut warnings)?;
-    let place = place::from_environment()?;
+    let mut place = place::from_environment()?;
+    if args.shared {
+        place = Place::new(place.root(), true);
+        environment.set(SHM_SHARED, "1");
+    }
     budget::remove_stale(&place);
     let budget = match named {
         Some(name) => name,
@@ -64,11 +70,13 @@ pub(crate) fn prepare(
     if let Some(topology) = &topology {
         let specs = wanted.on(topology)?;
         warnings.extend(limit::above_the_board(&specs));
+        warnings.extend(tiny(&wanted.text, &specs));
         warnings.extend(gpus::unusable(&root, topology));
         let joining = budget::try_joining(&place, &budget, &specs);
         let notices = tolerate(mode, joining, &mut warnings)?;
         warnings.extend(notices.unwrap_or_default());
     }
+    warnings.extend(budget::namesakes(&place, &budget));
     warnings.extend(settings::warnings(&args, &environment));
 
     environment.set(MEMORY_LIMIT, wanted.text);
@@ -118,6 +126,21 @@ fn tolerate<T>(
     }
 }
 
+/// A limit that is too small for any program: most likely its unit was forgotten.
+fn tiny(text: &str, specs: &[GpuSpec]) -> Option<String> {
+    const SMALLEST: u64 = 1 << 20;
+    let bytes = specs.iter().find_map(|spec| match spec.limit {
+        Limit::Bytes(bytes) if bytes < SMALLEST => Some(bytes),
+        _ => None,
+    })?;
+    let meant = match text.trim().parse::<u64>() {
+        Ok(number) if number < 1024 => format!("for gibibytes write {number}GiB"),
+        Ok(number) => format!("for mebibytes write {number}MiB"),
+        Err(_) => String::from("write gibibytes as 4GiB, for example"),
+    };
+    Some(format!("the limit is {}; {meant}", size::Display(bytes)))
+}
+
 /// What makes the library idle or keeps it out of the program: the program would run without its
 /// limit, and nobody would know.
 fn tolerate_no_limit(
@@ -145,6 +168,7 @@ fn tolerate_no_limit(
 mod tests {
     use super::*;
     use crate::exit::Exit;
+    use hipflex_ledger::GpuKey;
 
     #[test]
     fn the_flag_comes_before_the_variable() {
@@ -190,6 +214,32 @@ mod tests {
             tolerate(FailMode::Closed, Ok(1), &mut warnings),
             Ok(Some(1))
         );
+    }
+
+    #[test]
+    fn a_tiny_limit_is_told_with_what_may_be_meant() {
+        let told = |text: &str, bytes| {
+            let limit = Limit::Bytes(bytes);
+            let spec = |limit| GpuSpec {
+                key: GpuKey(0x300),
+                limit,
+                board_bytes: 0,
+            };
+            tiny(text, &[spec(Limit::Unlimited), spec(limit)])
+        };
+        assert_eq!(
+            told("4", 4).unwrap(),
+            "the limit is 4 B; for gibibytes write 4GiB"
+        );
+        assert_eq!(
+            told(" 8192 ", 8192).unwrap(),
+            "the limit is 8.0 KiB; for mebibytes write 8192MiB"
+        );
+        assert_eq!(
+            told("0000:03:00.0=512K,*=unlimited", 512_000).unwrap(),
+            "the limit is 500.0 KiB; write gibibytes as 4GiB, for example"
+        );
+        assert_eq!(told("1MiB", 1 << 20), None);
     }
 
     #[test]

@@ -139,6 +139,7 @@ mod tests {
         let args = |budget: Option<&str>| RunArgs {
             memory: None,
             budget: budget.map(OsString::from),
+            shared: false,
             fail_mode: None,
             lib: None,
             command: Vec::new(),

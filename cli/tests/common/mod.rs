@@ -96,14 +96,8 @@ impl Bench {
     /// Another user than root, if it is root who runs this test: `hipflex` as that user. The program
     /// and the library are where every user reaches them.
     pub(crate) fn hipflex_without_privileges(&self, arguments: &[&str]) -> Command {
-        let copy = self.path("hipflex-for-all");
-        if !copy.exists() {
-            fs::copy(env!("CARGO_BIN_EXE_hipflex"), &copy).unwrap();
-            let open = fs::Permissions::from_mode(0o755);
-            fs::set_permissions(self.directory.path(), open).unwrap();
-        }
         let like = self.hipflex(arguments);
-        let mut command = Command::new(copy);
+        let mut command = self.command_without_privileges(Path::new(like.get_program()));
         command.args(arguments).stdin(Stdio::null());
         for (name, value) in like.get_envs() {
             match value {
@@ -111,6 +105,16 @@ impl Bench {
                 None => command.env_remove(name),
             };
         }
+        command
+    }
+
+    /// A copy of a program where every user reaches it, to be started by another user than root.
+    pub(crate) fn command_without_privileges(&self, program: &Path) -> Command {
+        let copy = self.path("program-for-all");
+        fs::copy(program, &copy).unwrap();
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.directory.path(), open).unwrap();
+        let mut command = Command::new(copy);
         if geteuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
         }
