@@ -244,7 +244,7 @@ fn the_stricter_limit_holds_for_the_joiner_and_is_told_once() {
     assert!(
         unlimited.notices[0]
             .to_string()
-            .contains("brought unlimited")
+            .contains("asks for unlimited")
     );
 }
 
