@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use hipflex_kfd::Root;
+use hipflex_ledger::yes_or_no;
 
 /// The limit: a size, a percentage, `unlimited`, or sizes per GPU.
 pub(crate) const MEMORY_LIMIT: &str = "FH_MEMORY_LIMIT";
@@ -46,12 +47,9 @@ impl Environment {
         (!value.is_empty()).then_some(value)
     }
 
-    /// Whether a variable is set to one of the words that the library takes for "no".
+    /// Whether a variable is set to one of the words for "no".
     pub(crate) fn says_no(&self, name: &str) -> bool {
-        let value = self.get(name).unwrap_or_default().to_string_lossy();
-        ["false", "0", "off", "no"]
-            .iter()
-            .any(|no| value.trim().eq_ignore_ascii_case(no))
+        self.get(name).and_then(yes_or_no) == Some(false)
     }
 
     /// Sets a variable, in place of any value it had.

@@ -4,25 +4,11 @@ use std::ffi::OsStr;
 
 use hipflex_ledger::{BUDGET_NAME_MAX, BudgetName, Place};
 
-use crate::environment::SHM_PATH;
 use crate::failure::Failure;
 
 /// The place that the environment names.
-///
-/// # Errors
-/// It must be absolute: another process, and `run`'s program, may have another working directory.
 pub(crate) fn from_environment() -> Result<Place, Failure> {
-    let place = Place::from_env();
-    if place.root().is_relative() {
-        return Err(Failure::refused(
-            format!(
-                "{SHM_PATH}={} is not an absolute path",
-                place.root().display()
-            ),
-            "start it with a slash: each process may look from another directory",
-        ));
-    }
-    Ok(place)
+    Place::from_env().map_err(|error| Failure::refused(error.to_string(), ""))
 }
 
 /// The budget that `--budget` names.

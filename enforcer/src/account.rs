@@ -210,7 +210,7 @@ impl Account {
 
     fn refused(&self, api: Api, gpu: usize, denial: &Denial) {
         let name = api.name().to_str().unwrap_or_default();
-        self.member.record_refusal(gpu, denial.requested, name);
+        self.member.record_refusal(gpu, denial, name);
         let told = self.devices.gpus().get(gpu).zip(self.paces.get(gpu));
         if let Some((Gpu { bdf, .. }, pace)) = told {
             refusal::tell(pace, name, *bdf, &self.budget, denial);

@@ -55,7 +55,7 @@ fn budget(limit: &OsString) -> Result<Budget, String> {
         limit: LimitSpec::parse(&limit.to_string_lossy())
             .map_err(|error| format!("FH_MEMORY_LIMIT: {error}"))?,
         name: BudgetName::from_env().map_err(|error| error.to_string())?,
-        place: Place::from_env(),
+        place: Place::from_env().map_err(|error| error.to_string())?,
     })
 }
 

@@ -70,7 +70,7 @@ impl Member {
                 limit,
                 mine,
                 others: totals.others,
-                overhead: totals.mine.overhead,
+                overhead: totals.mine.overhead.unwrap_or(0),
                 available,
             });
         }
