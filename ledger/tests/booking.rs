@@ -215,8 +215,9 @@ fn the_stricter_limit_holds_for_the_joiner_and_is_told_once() {
     assert_eq!(
         notice.to_string(),
         "budget 'default' is in use with the limit 4.0 GiB on GPU 0000:01:00.0, this process \
-         brought 8.0 GiB: the stricter one, 4.0 GiB, holds for this process; set FH_BUDGET to \
-         another name for an account of its own"
+         asks for 8.0 GiB: the stricter one, 4.0 GiB, holds for this process; for a limit of its \
+         own use another budget (with hipflex run another --budget NAME, or none; else another \
+         FH_BUDGET)"
     );
 
     let joined = scene.try_join(&[gpu(0, Limit::Bytes(GIB))]).unwrap();
@@ -244,7 +245,7 @@ fn the_stricter_limit_holds_for_the_joiner_and_is_told_once() {
     assert!(
         unlimited.notices[0]
             .to_string()
-            .contains("brought unlimited")
+            .contains("asks for unlimited")
     );
 }
 
