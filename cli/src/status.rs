@@ -29,7 +29,14 @@ pub(crate) fn status(args: &StatusArgs) -> Exit {
             return Exit::Refused;
         }
     };
-    let status = collect::collect(&Place::from_env(), only, &Environment::inherited().root());
+    let place = match Place::from_env() {
+        Ok(place) => place,
+        Err(error) => {
+            output::message(&error.to_string());
+            return Exit::Refused;
+        }
+    };
+    let status = collect::collect(&place, only, &Environment::inherited().root());
     for message in render::messages(&status) {
         output::message(&message);
     }

@@ -144,7 +144,8 @@ fn a_live_process_is_shown_with_its_figures() {
     let member = join(&bench.place(), "team", Limit::Bytes(4 * GIB), "训练\n任务");
     book(&member, 5 * GIB / 2);
     member.release(0, GIB / 2);
-    member.record_refusal(0, 3 * GIB, "hipMalloc");
+    let denial = member.reserve(0, 3 * GIB).unwrap_err();
+    member.record_refusal(0, &denial, "hipMalloc");
 
     let output = bench.output(&["status"]);
     let text = stdout(&output);
@@ -162,6 +163,7 @@ fn a_live_process_is_shown_with_its_figures() {
         &pid,
         "训练",
         "last refused: 3.0 GiB by hipMalloc, ",
+        "limit 4.0 GiB: held here 2.0 GiB, by others 0 B, free 2.0 GiB",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
@@ -187,7 +189,21 @@ fn a_live_process_is_shown_with_its_figures() {
         (&1.into(), &1.into(), &1.into())
     );
     assert_eq!(process["gpus"][0]["peak_bytes"], 5 * GIB / 2);
-    assert_eq!(process["last_refusal"]["bytes"], 3 * GIB);
+    let refusal = &process["last_refusal"];
+    assert_eq!(refusal["bytes"], 3 * GIB);
+    assert_eq!(refusal["reason"], "over-limit");
+    assert_eq!(refusal["limit_bytes"], 4 * GIB);
+    assert_eq!(refusal["held_bytes"], 2 * GIB);
+    assert_eq!(refusal["others_bytes"], 0);
+    assert_eq!(refusal["available_bytes"], 2 * GIB);
+    // Not measured is not 0, and 0 that was measured is.
+    assert!(budget["gpus"][0]["overhead_bytes"].is_null());
+    assert!(process["gpus"][0]["overhead_bytes"].is_null());
+    member.set_overhead(0, 0);
+    let (document, _) = json(&bench, &[]);
+    let budget = &document["budgets"][0];
+    assert_eq!(budget["gpus"][0]["overhead_bytes"], 0);
+    assert_eq!(budget["processes"][0]["gpus"][0]["overhead_bytes"], 0);
     assert_eq!(process["last_refusal"]["api"], "hipMalloc");
 }
 

@@ -5,16 +5,17 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs;
 
 use hipflex_ledger::{
-    Denial, DenialReason, GpuKey, GpuSpec, GpuView, HookEngine, Identity, Member, Reservation,
+    Denial, DenialReason, GpuKey, GpuView, HookEngine, Identity, Limit, Member, Reservation,
 };
 
 use crate::clock;
 use crate::devices::{Devices, Gpu};
-use crate::entries::Api;
+use crate::entries::{Api, count_accident};
 use crate::live::{Block, LiveBlocks};
+use crate::process::Trouble;
 use crate::refusal::{self, Pace};
-use crate::runtime;
-use crate::settings::Budget;
+use crate::settings::{Budget, FailMode};
+use crate::signals::uncancelled;
 use crate::stderr::say;
 
 /// How often, at most, a query looks for members that have died, in milliseconds. (A request that
@@ -37,45 +38,41 @@ pub(crate) struct Account {
 pub(crate) enum NotReserved {
     /// The request is refused; the user was told what there is to tell.
     Refused,
+    /// The request is not counted, as the user wanted (`FH_FAIL_MODE=open`) and was told.
+    Uncounted,
     /// This membership has ended: begin anew and ask again.
     NotAMember,
 }
 
+/// Where a HIP device is in the account.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    /// At this index.
+    Gpu(usize),
+    /// Nowhere: nothing may be had there, since it could not be counted.
+    Refused,
+    /// Nowhere: what is had there is not counted (`FH_FAIL_MODE=open`).
+    Uncounted,
+}
+
 impl Account {
-    /// Joins the budget with the GPUs of this machine. The error is a text for the user.
-    pub(crate) fn open(budget: Budget) -> Result<Self, String> {
-        let devices = Devices::find()?;
-        let addresses: Vec<String> = devices
-            .gpus()
-            .iter()
-            .map(|gpu| gpu.bdf.to_string())
-            .collect();
-        let told = |error| format!("FH_MEMORY_LIMIT: {error}");
-        budget
+    /// Joins the budget with the GPUs of this machine. The error has a text for the user.
+    pub(crate) fn open(budget: Budget) -> Result<Self, Trouble> {
+        let devices = Devices::find(budget.fail_mode)?;
+        let gpus = devices.gpus().iter();
+        let specs = budget
             .limit
-            .check_named(addresses.iter().map(String::as_str))
-            .map_err(told)?;
-        let specs = devices
-            .gpus()
-            .iter()
-            .zip(&addresses)
-            .map(|(gpu, address)| {
-                Ok(GpuSpec {
-                    key: GpuKey(gpu.bdf.to_u64()),
-                    limit: budget
-                        .limit
-                        .resolve(address, gpu.board_bytes)
-                        .map_err(told)?,
-                    board_bytes: gpu.board_bytes,
-                })
-            })
-            .collect::<Result<Vec<_>, String>>()?;
+            .on(gpus.map(|gpu| {
+                let key = GpuKey(gpu.bdf.to_u64());
+                (key, gpu.bdf.to_string(), gpu.board_bytes)
+            }))
+            .map_err(|error| Trouble::Configuration(format!("FH_MEMORY_LIMIT: {error}")))?;
         let identity = Identity {
             comm: fs::read("/proc/self/comm").map_or_else(|_| Vec::new(), without_line_end),
             library_version: String::from(env!("CARGO_PKG_VERSION")),
         };
         let joined = Member::join(&budget.place, &budget.name, &specs, &identity)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| Trouble::Passing(error.to_string()))?;
         for notice in &joined.notices {
             say!("{notice}");
         }
@@ -95,15 +92,32 @@ impl Account {
         })
     }
 
-    /// Reserves `bytes` on the device that is current in this thread.
-    pub(crate) fn reserve_on_current_device(
+    /// Reserves `bytes` on a device (or what the runtime said instead of one).
+    #[inline]
+    pub(crate) fn reserve(
         &self,
         api: Api,
+        device: Result<c_int, c_int>,
         bytes: u64,
     ) -> Result<Reservation, NotReserved> {
-        // Without a current device, or on a GPU that is not ours, nothing may be had: whatever
-        // was got there could not be counted.
-        let gpu = self.current_gpu().ok_or(NotReserved::Refused)?;
+        let gpu = match self.place(device) {
+            Place::Gpu(gpu) => gpu,
+            Place::Refused => return Err(NotReserved::Refused),
+            Place::Uncounted => return Err(NotReserved::Uncounted),
+        };
+        match self.member.reserve_at_once(gpu, bytes) {
+            Some(reservation) => Ok(reservation),
+            None => uncancelled(|| self.reserve_with_patience(api, gpu, bytes)),
+        }
+    }
+
+    #[cold]
+    fn reserve_with_patience(
+        &self,
+        api: Api,
+        gpu: usize,
+        bytes: u64,
+    ) -> Result<Reservation, NotReserved> {
         self.member.reserve(gpu, bytes).map_err(|denial| {
             if denial.reason == DenialReason::NotAMember {
                 return NotReserved::NotAMember;
@@ -113,6 +127,19 @@ impl Account {
         })
     }
 
+    /// Where a device (or what the runtime said instead of one) is in the account.
+    #[inline]
+    pub(crate) fn place(&self, device: Result<c_int, c_int>) -> Place {
+        match (
+            device.ok().and_then(|device| self.devices.index(device)),
+            self.devices.fail_mode(),
+        ) {
+            (Some(gpu), _) => Place::Gpu(gpu),
+            (None, FailMode::Closed) => Place::Refused,
+            (None, FailMode::Open) => Place::Uncounted,
+        }
+    }
+
     /// Books a block that was reserved: the runtime has made it, at `pointer`.
     pub(crate) fn book(&self, reservation: Reservation, pointer: usize) {
         let block = Block {
@@ -120,22 +147,7 @@ impl Account {
             bytes: reservation.bytes(),
             gpu: reservation.gpu(),
         };
-        match self.live.insert(block) {
-            Ok(None) => {}
-            Ok(Some(gone)) => {
-                tracing::warn!(
-                    "the runtime gave {pointer:#x} again, so {} bytes there were freed in a way that is \
-                     not hooked",
-                    gone.bytes
-                );
-                self.member.release(gone.gpu, gone.bytes);
-            }
-            Err(_) => tracing::warn!(
-                "no memory to remember the block at {pointer:#x}: its {} bytes stay booked until this \
-                 process ends",
-                block.bytes
-            ),
-        }
+        self.remember(block);
         tracing::debug!("booked {} bytes at {pointer:#x}", block.bytes);
         self.member.commit(reservation, block.bytes);
     }
@@ -149,9 +161,7 @@ impl Account {
     /// [`Account::freed`] or [`Account::not_freed`]; but it is not known under its pointer any more,
     /// since another thread may be given the same pointer as soon as the runtime has freed it.
     pub(crate) fn take(&self, pointer: usize) -> Option<Block> {
-        self.live
-            .take(pointer)
-            .or_else(|| self.live.take_containing(pointer))
+        self.live.take(pointer)
     }
 
     /// The runtime has freed a block: its bytes are given back.
@@ -162,22 +172,41 @@ impl Account {
 
     /// The runtime did not free a block: it is known again.
     pub(crate) fn not_freed(&self, block: Block) {
-        if self.live.insert(block).is_err() {
-            tracing::warn!(
-                "no memory to remember the block at {:#x} again",
-                block.pointer
-            );
+        self.remember(block);
+    }
+
+    fn remember(&self, block: Block) {
+        match self.live.insert(block) {
+            Ok(None) => {}
+            Ok(Some(gone)) => self.gone_unseen(gone),
+            Err(_) => tracing::warn!(
+                "no memory to remember the block at {:#x}: its {} bytes stay booked until this process ends",
+                block.pointer,
+                block.bytes
+            ),
         }
     }
 
-    /// The account of the device that is current in this thread.
-    pub(crate) fn view_of_current_device(&self) -> Option<GpuView> {
-        self.view(self.current_gpu()?)
+    /// A block whose address was given anew is not there any more.
+    #[cold]
+    fn gone_unseen(&self, gone: Block) {
+        count_accident();
+        tracing::warn!(
+            "the runtime gave {:#x} again, so {} bytes there were freed in a way that is not hooked",
+            gone.pointer,
+            gone.bytes
+        );
+        self.member.release(gone.gpu, gone.bytes);
     }
 
-    /// The account of a HIP device.
-    pub(crate) fn view_of_device(&self, device: c_int) -> Option<GpuView> {
-        self.view(self.devices.index(device)?)
+    /// The limit on a GPU.
+    pub(crate) fn limit(&self, gpu: usize) -> Limit {
+        self.member.limit(gpu).unwrap_or(Limit::Unlimited)
+    }
+
+    /// What one request could get on a GPU, by this account.
+    pub(crate) fn available(&self, gpu: usize) -> u64 {
+        self.view(gpu).map_or(0, |view| view.available())
     }
 
     /// Releases this process's slot if nothing is booked. True if so.
@@ -185,14 +214,13 @@ impl Account {
         self.member.leave().is_ok()
     }
 
-    fn current_gpu(&self) -> Option<usize> {
-        self.devices.index(runtime::current_device().ok()?)
-    }
-
     /// Shows what is there for this process; what died neighbours held is there, too.
     fn view(&self, gpu: usize) -> Option<GpuView> {
         let view = self.member.view(gpu)?;
-        if view.others == 0 || !self.may_reap(clock::coarse_ms()) || self.member.reap() == 0 {
+        if view.others == 0
+            || !self.may_reap(clock::coarse_ms())
+            || uncancelled(|| self.member.reap()) == 0
+        {
             return Some(view);
         }
         self.member.view(gpu)
@@ -210,7 +238,7 @@ impl Account {
 
     fn refused(&self, api: Api, gpu: usize, denial: &Denial) {
         let name = api.name().to_str().unwrap_or_default();
-        self.member.record_refusal(gpu, denial.requested, name);
+        self.member.record_refusal(gpu, denial, name);
         let told = self.devices.gpus().get(gpu).zip(self.paces.get(gpu));
         if let Some((Gpu { bdf, .. }, pace)) = told {
             refusal::tell(pace, name, *bdf, &self.budget, denial);

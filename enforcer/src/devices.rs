@@ -10,15 +10,18 @@ use std::str::FromStr;
 
 use hipflex_kfd::{Bdf, Root, Topology};
 
+use crate::process::Trouble;
 use crate::runtime;
-use crate::stderr::say;
+use crate::settings::FailMode;
+use crate::signals::uncancelled;
+use crate::stderr::{say, say_once};
 
 /// HIP device numbers whose GPU is remembered; higher ones are looked up every time.
 const REMEMBERED: usize = 256;
 /// In a remembered number's place: not asked yet.
 const UNKNOWN: u16 = 0;
-/// In a remembered number's place: none of our GPUs.
-const UNMAPPED: u16 = u16::MAX;
+/// In a remembered number's place: none of our GPUs, as the user was told.
+const UNPLACED: u16 = u16::MAX;
 
 /// A GPU that this process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,19 +34,32 @@ pub(crate) struct Gpu {
 /// The GPUs of this process, and which HIP number means which.
 pub(crate) struct Devices {
     gpus: Vec<Gpu>,
+    /// Who says that these are the GPUs, for messages.
+    source: &'static str,
+    /// What becomes of allocations on other devices.
+    fail_mode: FailMode,
     /// Index into `gpus` plus 1, or one of the constants above.
     by_number: [AtomicU16; REMEMBERED],
 }
 
 impl Devices {
     /// The GPUs that the driver shows, or those that `FH_VISIBLE_DEVICES` lists.
-    pub(crate) fn find() -> Result<Self, String> {
-        let gpus = match env::var_os("FH_VISIBLE_DEVICES") {
-            Some(list) => listed(&list.to_string_lossy())?,
-            None => shown_by_driver(&Root::system())?,
+    pub(crate) fn find(fail_mode: FailMode) -> Result<Self, Trouble> {
+        let (gpus, source) = match env::var_os("FH_VISIBLE_DEVICES") {
+            Some(list) => (
+                listed(&list.to_string_lossy()).map_err(Trouble::Configuration)?,
+                "that FH_VISIBLE_DEVICES lists",
+            ),
+            None => (
+                // The driver may be loaded, and a device file made, at any time.
+                shown_by_driver(&Root::system()).map_err(Trouble::Passing)?,
+                "that the driver shows",
+            ),
         };
         Ok(Self {
             gpus,
+            source,
+            fail_mode,
             by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
         })
     }
@@ -53,50 +69,96 @@ impl Devices {
         &self.gpus
     }
 
+    /// What becomes of allocations on a device that is none of our GPUs.
+    pub(crate) fn fail_mode(&self) -> FailMode {
+        self.fail_mode
+    }
+
     /// The index of the GPU that HIP calls `device`; `None` if it is none of ours (the user is told).
+    #[inline]
     pub(crate) fn index(&self, device: c_int) -> Option<usize> {
         let place = usize::try_from(device)
             .ok()
             .and_then(|n| self.by_number.get(n));
         match place.map_or(UNKNOWN, |place| place.load(Ordering::Relaxed)) {
-            UNMAPPED => return None,
-            UNKNOWN => {}
-            known => return usize::from(known).checked_sub(1),
+            UNPLACED => None,
+            UNKNOWN => self.find_index(device, place),
+            known => usize::from(known).checked_sub(1),
         }
+    }
+
+    #[cold]
+    fn find_index(&self, device: c_int, place: Option<&AtomicU16>) -> Option<usize> {
         // An error of the runtime says nothing of the GPU, so it is not remembered.
-        let address = pci_address(device)?;
-        let index = self.by_address(&address);
-        if index.is_none() {
-            say!(
-                "HIP device {device} has the PCI address {address}, which is none of the GPUs that the driver \
-                 shows: allocations on it are refused"
-            );
+        let address = uncancelled(|| pci_address(device))?;
+        let found = self.by_address(&address);
+        let consequence = match self.fail_mode {
+            FailMode::Closed => {
+                "refused (FH_FAIL_MODE=open would let them through, without a limit)"
+            }
+            FailMode::Open => "NOT limited, because FH_FAIL_MODE=open",
+        };
+        match found {
+            Placed::At(_) => {}
+            Placed::Ambiguous => say!(
+                "HIP device {device} has the PCI address {address}, and so have several partitions of that GPU: \
+                 HIP does not tell which one it is. Allocations on it are {consequence}"
+            ),
+            Placed::Nowhere => say!(
+                "HIP device {device} has the PCI address {address}, which is none of the GPUs {}. Allocations on \
+                 it are {consequence}",
+                self.source
+            ),
         }
+        let index = match found {
+            Placed::At(index) => Some(index),
+            Placed::Ambiguous | Placed::Nowhere => None,
+        };
         if let Some(place) = place {
             let mark = index
                 .and_then(|index| u16::try_from(index).ok()?.checked_add(1))
-                .unwrap_or(UNMAPPED);
+                .unwrap_or(UNPLACED);
             place.store(mark, Ordering::Relaxed);
         }
         index
     }
 
-    /// HIP's addresses do not tell the partitions of a split board apart, so for those it is unknown.
-    fn by_address(&self, address: &str) -> Option<usize> {
-        let address = Bdf::from_str(address).ok()?;
+    /// HIP's addresses do not tell the partitions of a split board apart.
+    fn by_address(&self, address: &str) -> Placed {
+        let Ok(address) = Bdf::from_str(address) else {
+            return Placed::Nowhere;
+        };
         let mut found = (0..)
             .zip(&self.gpus)
             .filter(|(_, gpu)| gpu.bdf.board() == address);
         match (found.next(), found.next()) {
-            (Some((index, _)), None) => Some(index),
-            _ => None,
+            (Some((index, _)), None) => Placed::At(index),
+            (Some(_), Some(_)) => Placed::Ambiguous,
+            (None, _) => Placed::Nowhere,
         }
     }
 }
 
+/// Which of our GPUs has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placed {
+    /// This one.
+    At(usize),
+    /// More than one: partitions of a board.
+    Ambiguous,
+    /// None.
+    Nowhere,
+}
+
 fn pci_address(device: c_int) -> Option<String> {
     let mut text = [0; 64];
-    runtime::pci_bus_id(device, &mut text).ok()?;
+    if let Err(error) = runtime::pci_bus_id(device, &mut text) {
+        say_once!(
+            "the HIP runtime does not tell the PCI address of device {device} (error {error}): it cannot be \
+             found among the GPUs, so it is treated as none of them"
+        );
+        return None;
+    }
     let text = CStr::from_bytes_until_nul(&text).ok()?;
     Some(text.to_string_lossy().into_owned())
 }
@@ -160,14 +222,16 @@ mod tests {
     fn an_address_means_a_gpu_only_if_it_means_one() {
         let devices = |list: &str| Devices {
             gpus: listed(list).unwrap(),
+            source: "that this test lists",
+            fail_mode: FailMode::Closed,
             by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
         };
         let two = devices("0000:03:00.0,0000:83:00.0");
-        assert_eq!(two.by_address("0000:83:00.0"), Some(1));
-        assert_eq!(two.by_address("0000:84:00.0"), None);
-        assert_eq!(two.by_address("nonsense"), None);
+        assert_eq!(two.by_address("0000:83:00.0"), Placed::At(1));
+        assert_eq!(two.by_address("0000:84:00.0"), Placed::Nowhere);
+        assert_eq!(two.by_address("nonsense"), Placed::Nowhere);
         let split = devices("0000:03:00.0,0000:03:00.0/1");
-        assert_eq!(split.by_address("0000:03:00.0"), None);
+        assert_eq!(split.by_address("0000:03:00.0"), Placed::Ambiguous);
     }
 
     #[test]

@@ -108,6 +108,21 @@ impl<'a> Object<'a> {
         })
     }
 
+    /// Its first address, and the first one behind it.
+    pub(crate) fn extent(&self) -> (usize, usize) {
+        let loaded = self.segments().iter().filter(|s| s.p_type == libc::PT_LOAD);
+        let (start, end) = loaded.fold((u64::MAX, 0), |(start, end), segment| {
+            (
+                start.min(segment.p_vaddr),
+                end.max(segment.p_vaddr.wrapping_add(segment.p_memsz)),
+            )
+        });
+        (
+            self.base().wrapping_add(start as usize),
+            self.base().wrapping_add(end as usize),
+        )
+    }
+
     /// The name that the library gives itself.
     pub(crate) fn soname(&self) -> Option<&'a [u8]> {
         let names = self.dynamic(DT_STRTAB)?;

@@ -1,62 +1,68 @@
 //! From one table to all that is needed for each hooked function: its number, its name, its exported
 //! entry and the steps of a call.
 //!
-//! An entry does the same in every function: it asks what the call needs (*before*), calls the
-//! runtime's function, and books what came of it (*after*). The native call stands by itself: a thread
-//! that is cancelled inside of the runtime unwinds through our frames unharmed. *Before* and *after* are held by [`belt`]: should one panic, the native call
-//! happens all the same and its result is what the program gets.
+//! An entry does the same in every function: it asks what the call needs (*before*), calls the runtime's
+//! function, and books what came of it (*after*). The native call stands by itself: a thread that is
+//! cancelled inside of the runtime unwinds through our frames unharmed. What is ours of the steps is held by
+//! [`belt`]: should it panic, the native call happens all the same and its result is what the program gets.
 
 use core::ffi::c_int;
-use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::allocation::Plan;
 use crate::guard;
 use crate::refusal;
+use crate::runtime::Functions;
+use crate::signals::uncancelled;
 use crate::stderr::say;
 
 pub(crate) use crate::hook_table::Api;
 
 /// What *before* found out about a call.
-pub(crate) enum Verdict<P> {
+pub(crate) enum Verdict {
     /// Nothing of ours: call the runtime and return what it returns.
     Native,
     /// Call the runtime, then book by this plan.
-    Planned(P),
+    Planned(Plan),
     /// The program gets an error, the runtime no chance to succeed.
     Refused,
 }
 
-/// One outer call of a hooked function.
+/// One call of a hooked function. `native` calls the function at an address with the program's arguments.
 ///
-/// A thread may be unwound from inside of the runtime (`pthread_cancel`), by another copy of the unwinder
-/// than the one that is linked into this library, and the two do not understand each other's landing
-/// pads. So there must be none around the native call: nothing that is alive then has a destructor, in a
-/// way that the compiler knows before it optimises (`Copy`, `ManuallyDrop`).
+/// A thread may be unwound from inside of the runtime (`pthread_cancel`, a C++ exception), by another copy of
+/// the unwinder than the one that is linked into this library, and the two do not understand each other's
+/// landing pads. So there must be none around a native call: nothing that is alive then has a destructor, and
+/// [`belt`] is not around it. That goes for *before* and *after*, too, which ask the runtime for the
+/// current device.
 #[inline]
-pub(crate) fn call<P>(
-    before: impl FnOnce() -> Verdict<P> + Copy,
-    native: impl Fn() -> c_int + Copy,
-    after: impl FnOnce(P, c_int) + Copy,
+pub(crate) fn call(
+    functions: Functions,
+    before: impl FnOnce() -> Verdict + Copy,
+    native: impl Fn(usize) -> c_int + Copy,
+    after: impl FnOnce(Plan, c_int) + Copy,
 ) -> c_int {
-    const { assert!(!core::mem::needs_drop::<P>()) };
-    if !guard::enter() {
-        return native();
+    const { assert!(!core::mem::needs_drop::<Verdict>()) };
+    // SAFETY: it stays here.
+    let thread = unsafe { guard::this_thread() };
+    let frame = 0_u8;
+    if !thread.enter(&raw const frame as usize) {
+        return native(functions.own);
     }
-    let plan = match belt(before) {
-        None | Some(Verdict::Native) => None,
-        Some(Verdict::Planned(plan)) => Some(ManuallyDrop::new(plan)),
-        Some(Verdict::Refused) => {
-            let error = refusal::native_error();
-            guard::leave();
-            return error;
+    let result = match before() {
+        Verdict::Native => native(functions.first),
+        Verdict::Planned(plan) => {
+            thread.begin(plan);
+            let result = native(functions.first);
+            if let Some(plan) = thread.take() {
+                after(plan, result);
+            }
+            result
         }
+        Verdict::Refused => uncancelled(refusal::native_error),
     };
-    let result = native();
-    if let Some(plan) = plan {
-        belt(|| after(ManuallyDrop::into_inner(plan), result));
-    }
-    guard::leave();
+    thread.leave();
     result
 }
 
@@ -69,7 +75,7 @@ pub(crate) fn belt<T>(step: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(step)) {
         Ok(value) => Some(value),
         Err(_) => {
-            if ACCIDENTS.fetch_add(1, Ordering::Relaxed) == 0 {
+            if count_accident() == 0 {
                 say!(
                     "a hook failed unexpectedly; the HIP call went to the runtime uncounted. \
                      This is a bug of hipflex: please report it"
@@ -78,6 +84,11 @@ pub(crate) fn belt<T>(step: impl FnOnce() -> T) -> Option<T> {
             None
         }
     }
+}
+
+/// Counts something that should never happen, and answers how often it had happened before.
+pub(crate) fn count_accident() -> u64 {
+    ACCIDENTS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Keeps the standard message of a panic off the program's stderr, where it could wait. [`belt`] tells.
@@ -140,25 +151,22 @@ macro_rules! define_hooks {
                 /// As for the runtime's function of this name.
                 #[cfg_attr(not(test), unsafe(no_mangle))]
                 pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> core::ffi::c_int {
-                    let (address, counted) = match $crate::runtime::native(Api::$name) {
-                        $crate::runtime::Native::Runtime(address) => (address, true),
-                        $crate::runtime::Native::Foreign(address) => (address, false),
-                        $crate::runtime::Native::Missing => {
-                            return $crate::hip::ERROR_NOT_INITIALIZED;
-                        }
-                    };
                     // SAFETY: the address is that of the function of this name in the HIP runtime (or in
                     // whatever else the program would have called); the table states its signature.
                     // The arguments are the program's own.
-                    let native = || unsafe {
+                    let native = |address: usize| unsafe {
                         let function: unsafe extern "C-unwind" fn($($type),*) -> core::ffi::c_int =
                             core::mem::transmute(address);
                         function($($arg),*)
                     };
-                    if !counted {
-                        return native();
-                    }
-                    $crate::entries::steps!(Api::$name, native, $kind $how)
+                    let functions = match $crate::runtime::native(Api::$name) {
+                        $crate::runtime::Native::Runtime(functions) => functions,
+                        $crate::runtime::Native::Foreign(address) => return native(address),
+                        $crate::runtime::Native::Missing => {
+                            return $crate::hip::ERROR_NOT_INITIALIZED;
+                        }
+                    };
+                    $crate::entries::steps!(Api::$name, functions, native, $kind $how)
                 }
             )*
         }
@@ -168,26 +176,31 @@ pub(crate) use define_hooks;
 
 /// The steps of a call, by what the function does.
 macro_rules! steps {
-    ($api:expr, $native:ident, allocates { out: $out:ident, bytes: $bytes:expr }) => {
+    ($api:expr, $functions:ident, $native:ident, allocates { out: $out:ident, bytes: $bytes:expr }) => {
         $crate::entries::call(
+            $functions,
             || $crate::allocation::before($api, !$out.is_null(), $bytes),
             $native,
             // SAFETY: the runtime has returned from a call with this pointer, which is not null.
             |plan, error| unsafe { $crate::allocation::after(plan, error, $out.cast_const().cast()) },
         )
     };
-    ($api:expr, $native:ident, frees { pointer: $pointer:ident }) => {
+    ($api:expr, $functions:ident, $native:ident, frees { pointer: $pointer:ident }) => {
         $crate::entries::call(
+            $functions,
             || $crate::allocation::before_free($pointer as usize),
             $native,
             $crate::allocation::after_free,
         )
     };
-    ($api:expr, $native:ident, answers { $($query:ident)::+ ($($arg:expr),*) }) => {
+    ($api:expr, $functions:ident, $native:ident, answers { $($query:ident)::+ ($($arg:expr),*) }) => {
         $crate::entries::call(
+            $functions,
             $crate::queries::before,
             $native,
-            |standing, error| if error == $crate::hip::SUCCESS {
+            |plan, error| if let ($crate::allocation::Plan::Query(standing), $crate::hip::SUCCESS) =
+                (plan, error)
+            {
                 // SAFETY: the runtime has returned from a call with these arguments with success; the
                 // query adapts what it wrote.
                 unsafe { $($query)::+(standing, $($arg),*) }
@@ -242,40 +255,46 @@ mod tests {
         assert_eq!(slots.len(), all);
     }
 
+    const FUNCTIONS: Functions = Functions { first: 1, own: 2 };
+
+    /// A plan that nothing has to be done for.
+    fn planned() -> Verdict {
+        Verdict::Planned(Plan::Query(&crate::process::Standing::Inert))
+    }
+
     #[test]
     fn a_nested_call_goes_to_the_runtime_only() {
         let booked = Cell::new(0);
+        let count = |_: Plan, _: c_int| booked.set(booked.get() + 1);
+        let inner = || call(FUNCTIONS, planned, |address| 10 + address as c_int, count);
         let outer = call(
-            || Verdict::Planned(()),
-            || {
-                call(
-                    || Verdict::Planned(()),
-                    || 7,
-                    |(), _| booked.set(booked.get() + 1),
-                )
+            FUNCTIONS,
+            planned,
+            |address| {
+                assert_eq!(address, FUNCTIONS.first);
+                let mut result = 0;
+                crate::stack::tests::from_outside(&mut || result = inner());
+                result
             },
-            |(), _| booked.set(booked.get() + 1),
+            count,
         );
-        assert_eq!((outer, booked.get()), (7, 1));
+        assert_eq!((outer, booked.get()), (12, 1));
+        assert_eq!((inner(), booked.get()), (11, 2));
     }
 
     #[test]
     fn a_panic_leaves_the_native_call_and_its_result() {
         let calls = Cell::new(0);
-        let native = || {
+        let native = |_| {
             calls.set(calls.get() + 1);
             5
         };
-        assert_eq!(
-            call(|| -> Verdict<()> { panic!("before") }, native, |(), _| ()),
-            5
-        );
-        assert_eq!(
-            call(|| Verdict::Planned(()), native, |(), _| panic!("after")),
-            5
-        );
+        let before = || belt(|| panic!("before")).unwrap_or(Verdict::Native);
+        assert_eq!(call(FUNCTIONS, before, native, |_, _| ()), 5);
+        let after = |_, _| {
+            belt(|| panic!("after"));
+        };
+        assert_eq!(call(FUNCTIONS, planned, native, after), 5);
         assert_eq!(calls.get(), 2);
-        assert!(guard::enter(), "the thread is not inside a call any more");
-        guard::leave();
     }
 }

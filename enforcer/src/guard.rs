@@ -3,25 +3,117 @@
 //! Runtimes call their own exports (ROCm 5 through the PLT, so that the calls come to us), and so may
 //! anything that runs while we set ourselves up. Such a nested call goes to the runtime as it is: its
 //! memory belongs to the outer call, which is counted.
+//!
+//! The mark of the outer call can outlive it. A C++ exception, a `siglongjmp` or a cancelled thread leaves
+//! the runtime's function without returning to us, and nothing can be run then: landing pads in our frames
+//! would meet another copy of the unwinder than the one that is linked into this library. So a mark is not
+//! taken at its word: a call that finds one looks whether the outer call's frame still is on the stack
+//! ([`crate::stack`]). If it is not, the call is an outer one itself, and what the lost one left under way is
+//! put right first.
 
 use core::cell::Cell;
+use core::ptr;
+
+use crate::allocation::Plan;
+use crate::entries::belt;
+use crate::signals::uncancelled;
+use crate::stack::{self, Found};
+
+/// What a thread is doing.
+pub(crate) struct Thread {
+    /// An address in the frame of the outer call, 0 outside of calls.
+    frame: Cell<usize>,
+    /// What the outer call has reserved or taken out of the books.
+    under_way: Cell<Option<Plan>>,
+    /// The library is setting itself up in this thread. Whatever calls HIP now must not wait for that.
+    setting_up: Cell<bool>,
+}
 
 thread_local! {
     // A constant without a destructor: no allocation and no registration at first use, nothing that
     // could already be gone when a program makes HIP calls while it exits.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static THREAD: Thread = const { Thread::new() };
+}
+const _: () = assert!(!core::mem::needs_drop::<Thread>());
+
+/// The calling thread's state.
+///
+/// # Safety
+/// The reference must stay in this thread. (It is not handed to a closure, as `LocalKey::with` does: that one
+/// would be around the native call, with a landing pad in builds that are not optimised.)
+#[inline]
+pub(crate) unsafe fn this_thread<'a>() -> &'a Thread {
+    // SAFETY: the state has no destructor, so it stays as long as the thread.
+    unsafe { &*THREAD.with(ptr::from_ref) }
 }
 
-/// Marks this thread as inside a hooked call; false when it was already.
-#[inline]
-pub(crate) fn enter() -> bool {
-    !INSIDE.replace(true)
+/// Runs `step`, which sets the library up: HIP calls of this thread go to the runtime meanwhile.
+pub(crate) fn setting_up<T>(step: impl FnOnce() -> T) -> T {
+    THREAD.with(|thread| {
+        let before = thread.setting_up.replace(true);
+        let result = step();
+        thread.setting_up.set(before);
+        result
+    })
 }
 
-/// Ends what a successful [`enter`] began.
-#[inline]
-pub(crate) fn leave() {
-    INSIDE.set(false);
+impl Thread {
+    const fn new() -> Self {
+        Self {
+            frame: Cell::new(0),
+            under_way: Cell::new(None),
+            setting_up: Cell::new(false),
+        }
+    }
+
+    /// Marks this thread as inside the hooked call with `frame`, an address in the caller's frame. False if it
+    /// is inside of one already.
+    #[inline]
+    pub(crate) fn enter(&self, frame: usize) -> bool {
+        if self.frame.get() != 0 && self.is_nested() {
+            return false;
+        }
+        self.frame.set(frame);
+        true
+    }
+
+    /// Ends what a successful [`Thread::enter`] began.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.frame.set(0);
+    }
+
+    /// Keeps what the outer call has to finish after the runtime's function.
+    #[inline]
+    pub(crate) fn begin(&self, plan: Plan) {
+        self.under_way.set(Some(plan));
+    }
+
+    /// What [`Thread::begin`] kept.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<Plan> {
+        self.under_way.take()
+    }
+
+    /// Whether the outer call that marked this thread still runs.
+    #[cold]
+    fn is_nested(&self) -> bool {
+        if self.setting_up.get() {
+            return true;
+        }
+        match stack::find(self.frame.get()) {
+            Found::Alive => return true,
+            Found::Gone => {
+                self.frame.set(0);
+                if let Some(plan) = self.take() {
+                    belt(|| uncancelled(|| plan.abandon()));
+                }
+            }
+            // What the outer call left is not touched: should it be there after all, it ends as it must.
+            Found::Unknown => {}
+        }
+        false
+    }
 }
 
 #[cfg(test)]
@@ -29,15 +121,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_outer_call_of_a_thread_enters() {
-        assert!(enter());
-        assert!(!enter());
-        assert!(
-            std::thread::spawn(enter).join().unwrap(),
-            "threads do not see each other"
-        );
-        leave();
-        assert!(enter());
-        leave();
+    fn a_call_enters_once_and_threads_do_not_see_each_other() {
+        let frame = 0_u8;
+        let enter = |thread: &Thread| thread.enter(&raw const frame as usize);
+        assert!(THREAD.with(enter));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| THREAD.with(|thread| thread.frame.get()));
+            assert_eq!(other.join().unwrap(), 0);
+        });
+        THREAD.with(Thread::leave);
+        assert!(THREAD.with(enter));
+        THREAD.with(Thread::leave);
+    }
+
+    #[test]
+    fn nobody_enters_while_the_library_sets_itself_up() {
+        let frame = 0_u8;
+        let enter = |thread: &Thread| thread.enter(&raw const frame as usize);
+        assert!(THREAD.with(enter));
+        setting_up(|| {
+            setting_up(|| assert!(!THREAD.with(enter)));
+            assert!(!THREAD.with(enter));
+        });
+        THREAD.with(Thread::leave);
+    }
+
+    /// The frame of `lost` is gone without a word.
+    #[test]
+    fn a_mark_without_a_frame_is_forgotten() {
+        #[inline(never)]
+        fn lost() {
+            let frame = [0_u8; 64];
+            assert!(THREAD.with(|thread| thread.enter(&raw const frame as usize)));
+        }
+        lost();
+        let frame = 0_u8;
+        assert!(THREAD.with(|thread| thread.enter(&raw const frame as usize)));
+        THREAD.with(Thread::leave);
     }
 }

@@ -8,6 +8,8 @@ use core::ffi::c_int;
 
 /// `hipSuccess`
 pub(crate) const SUCCESS: c_int = 0;
+/// `hipErrorInvalidValue`
+pub(crate) const ERROR_INVALID_VALUE: c_int = 1;
 /// `hipErrorOutOfMemory`
 pub(crate) const ERROR_OUT_OF_MEMORY: c_int = 2;
 /// `hipErrorNotInitialized`

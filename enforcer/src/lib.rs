@@ -9,7 +9,8 @@
 //! * `account`: the membership in the ledger, with `live` (blocks by pointer) and `devices` (GPUs
 //!   by HIP number);
 //! * `allocation`, `queries`, `refusal`: what the hooks do;
-//! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating.
+//! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
+//! * `guard`, `stack`, `signals`: calls inside of calls, and how threads are kept from ending inside of ours.
 //!
 //! The library lives in other people's programs. It does nothing before the first HIP call: no
 //! constructor, no thread, no file. Nothing in it panics, and were it to, the program goes on.
@@ -52,4 +53,6 @@ mod queries;
 mod refusal;
 mod runtime;
 mod settings;
+mod signals;
+mod stack;
 mod stderr;

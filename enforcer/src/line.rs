@@ -4,6 +4,7 @@ use std::fmt;
 
 /// Longest line. Below `PIPE_BUF` (4,096), so that one write of it to a pipe is never torn.
 const CAPACITY: usize = 1024;
+const _: () = assert!(CAPACITY <= libc::PIPE_BUF);
 /// What stands at the end of a line that was cut.
 const CUT: &[u8] = b"...\n";
 

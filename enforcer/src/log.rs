@@ -23,7 +23,7 @@ use tracing::span;
 use tracing::{Event, Metadata, Subscriber};
 
 use crate::line::Line;
-use crate::settings::means_no;
+use crate::settings::says_no;
 use crate::stderr::say;
 use filter::Filter;
 use sink::Sink;
@@ -34,7 +34,7 @@ pub(crate) fn start() {
     if STARTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    if env::var_os("FH_ENABLE_LOG").is_some_and(|value| means_no(&value)) {
+    if says_no("FH_ENABLE_LOG") {
         return;
     }
     let level = env::var_os("FH_LOG_LEVEL").unwrap_or_default();

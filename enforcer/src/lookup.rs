@@ -3,7 +3,8 @@
 //!
 //! Both are naked functions that decide first and then *jump* to the real function, so that it sees
 //! the true caller: `RTLD_NEXT` and `RTLD_DEFAULT` depend on it. What they jump to is the next `dlsym` in
-//! the linker's order, which is another preload's if there is one behind us ([`crate::linker`]).
+//! the linker's order, which is another preload's if there is one behind us ([`crate::linker`]). They tell
+//! unwinders where the stack stands at each instruction: a constructor that a look-up runs may throw.
 //!
 //! A hooked name is redirected only if the question would be answered without us, and by a HIP
 //! runtime: a library of another kind that happens to export `hipMalloc` is left alone, and a name that
@@ -18,6 +19,7 @@ use crate::elf;
 use crate::entries::{Api, belt};
 use crate::linker::{self, after_us, find, forget_error};
 use crate::runtime::{self, Owner};
+use crate::signals::uncancelled;
 use crate::stderr::say;
 
 /// What an override does: if `jump` is not 0 it goes on there with its arguments untouched, else it
@@ -38,19 +40,27 @@ struct Decision {
 unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     // At entry rsp is 8 below a multiple of 16; two pushes and 8 bytes make it a multiple again.
     core::arch::naked_asm!(
+        ".cfi_startproc",
         "endbr64",
         "push rdi",
+        ".cfi_adjust_cfa_offset 8",
         "push rsi",
+        ".cfi_adjust_cfa_offset 8",
         "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
         "mov rdx, [rsp + 24]",
         "call {decide}",
         "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
         "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
         "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
         "test rdx, rdx",
         "jnz 2f",
         "ret",
         "2: jmp rdx",
+        ".cfi_endproc",
         decide = sym decide_dlsym,
     )
 }
@@ -69,21 +79,32 @@ unsafe extern "C" fn dlvsym(
 ) -> *mut c_void {
     // Three pushes make rsp a multiple of 16. The target of the jump goes to rax, since rdx is an argument.
     core::arch::naked_asm!(
+        ".cfi_startproc",
         "endbr64",
         "push rdi",
+        ".cfi_adjust_cfa_offset 8",
         "push rsi",
+        ".cfi_adjust_cfa_offset 8",
         "push rdx",
+        ".cfi_adjust_cfa_offset 8",
         "mov rcx, [rsp + 24]",
         "call {decide}",
         "test rdx, rdx",
         "jnz 2f",
+        ".cfi_remember_state",
         "add rsp, 24",
+        ".cfi_adjust_cfa_offset -24",
         "ret",
+        ".cfi_restore_state",
         "2: mov rax, rdx",
         "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
         "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
         "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
         "jmp rax",
+        ".cfi_endproc",
         decide = sym decide_dlvsym,
     )
 }
@@ -199,7 +220,7 @@ struct Question<'a> {
 }
 
 fn decide(question: &Question<'_>, jump: usize) -> Decision {
-    belt(|| decide_hooked(question, jump)).unwrap_or(Decision { answer: 0, jump })
+    uncancelled(|| belt(|| decide_hooked(question, jump))).unwrap_or(Decision { answer: 0, jump })
 }
 
 fn decide_hooked(question: &Question<'_>, jump: usize) -> Decision {

@@ -8,26 +8,52 @@
 //! inherited is left alone.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use hipflex_ledger::ForkGuard;
 
 use crate::account::Account;
+use crate::clock;
 use crate::entries::belt;
+use crate::guard;
 use crate::log;
 use crate::settings::{self, FailMode, Wish};
+use crate::signals::{uncancelled, without_write_signals};
 use crate::stderr::say;
+
+/// How long allocations are refused before one of them tries again whether the limit can be kept, in
+/// milliseconds.
+const PATIENCE: u64 = 1_000;
 
 /// How a process stands.
 pub(crate) enum Standing {
     /// No limit: every call goes to the runtime as it is.
     Inert,
     /// There should be a limit, and it cannot be kept: allocations are refused.
-    Refusing,
+    Refusing(Refusal),
     /// Allocations are booked.
     Booking(Box<Account>),
+}
+
+/// A limit that cannot be kept, for now or for good.
+#[derive(Default)]
+pub(crate) struct Refusal {
+    /// When to try again, by [`clock::coarse_ms`]; the largest number: not at all, or not by another thread.
+    next: AtomicU64,
+    /// Why, as it was told.
+    told: Mutex<String>,
+    /// How the process stands since that is over. Boxed: a standing in a standing.
+    mended: OnceLock<Box<Standing>>,
+}
+
+/// Why a limit cannot be kept.
+pub(crate) enum Trouble {
+    /// What was asked for cannot be understood or does not fit this machine: so it stays.
+    Configuration(String),
+    /// It may pass, or be mended, while the program runs.
+    Passing(String),
 }
 
 /// What belongs to one process and not to its forked children.
@@ -45,7 +71,7 @@ static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 pub(crate) fn standing() -> &'static Standing {
     let process = current().unwrap_or_else(begin);
     match process.standing.get() {
-        Some(standing) => standing,
+        Some(standing) => standing.now(),
         None => find_out(process),
     }
 }
@@ -53,10 +79,66 @@ pub(crate) fn standing() -> &'static Standing {
 /// The account, if this process has one already.
 #[inline]
 pub(crate) fn account() -> Option<&'static Account> {
-    match current()?.standing.get()? {
+    match current()?.standing.get()?.now() {
         Standing::Booking(account) => Some(account),
-        Standing::Inert | Standing::Refusing => None,
+        Standing::Inert | Standing::Refusing(_) => None,
     }
+}
+
+impl Standing {
+    /// This, or what came after it.
+    #[inline]
+    fn now(&self) -> &Self {
+        match self {
+            Self::Refusing(refusal) => refusal.mended.get().map_or(self, |mended| mended),
+            Self::Inert | Self::Booking(_) => self,
+        }
+    }
+}
+
+/// How this process stands, which refused allocations when it was last looked at: if that is some time ago
+/// and may have passed, one of the threads that ask finds out anew. The others do not wait for it.
+#[cold]
+pub(crate) fn try_again() -> &'static Standing {
+    let process = current().unwrap_or_else(begin);
+    let standing = standing();
+    let Standing::Refusing(refusal) = standing else {
+        return standing;
+    };
+    let next = refusal.next.load(Ordering::Relaxed);
+    if clock::coarse_ms() < next
+        || refusal
+            .next
+            .compare_exchange(next, u64::MAX, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+    {
+        return standing;
+    }
+    match set_up(|| establish(&process.guard)) {
+        None | Some(Err(Trouble::Configuration(_))) => {}
+        Some(Err(Trouble::Passing(why))) => {
+            let mut told = refusal.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if *told != why {
+                say_closed_for_now(&why);
+                *told = why;
+            }
+            refusal.next.store(later(), Ordering::Relaxed);
+        }
+        Some(Ok(mended)) => {
+            if let Standing::Booking(_) = mended {
+                say!(
+                    "the limit can be kept now: HIP allocations of this process are counted from here on"
+                );
+            }
+            // Only one thread comes here at a time, and only once.
+            let _ = refusal.mended.set(Box::new(mended));
+        }
+    }
+    standing.now()
+}
+
+fn later() -> u64 {
+    clock::coarse_ms().saturating_add(PATIENCE)
 }
 
 /// Lets the next call begin anew, if `account` still is this process's: it has left the ledger.
@@ -64,7 +146,7 @@ pub(crate) fn begin_anew(account: &Account) {
     let present = PROCESS.load(Ordering::Acquire);
     // SAFETY: null or a leaked box.
     let standing = unsafe { present.as_ref() }.and_then(|process| process.standing.get());
-    if let Some(Standing::Booking(own)) = standing
+    if let Some(Standing::Booking(own)) = standing.map(Standing::now)
         && ptr::eq(&raw const **own, account)
     {
         // If that fails, another thread was first.
@@ -122,41 +204,79 @@ fn begin() -> &'static Process {
 
 #[cold]
 fn find_out(process: &'static Process) -> &'static Standing {
-    process
-        .standing
-        .get_or_init(|| belt(|| establish(&process.guard)).unwrap_or(Standing::Refusing))
+    let find_out = || {
+        process.standing.get_or_init(|| {
+            belt(|| first_standing(establish(&process.guard)))
+                .unwrap_or_else(|| Standing::Refusing(Refusal::final_one()))
+        })
+    };
+    // Around the waiting for another thread as well.
+    uncancelled(|| guard::setting_up(|| without_write_signals(find_out))).now()
 }
 
-fn establish(guard: &io::Result<ForkGuard>) -> Standing {
+/// Runs a step that sets this process up: without being cancelled, without a signal of a write (making a
+/// ledger makes a file grow), and held by the belt.
+fn set_up<T>(step: impl FnOnce() -> T) -> Option<T> {
+    uncancelled(|| guard::setting_up(|| without_write_signals(|| belt(step))))
+}
+
+fn establish(guard: &io::Result<ForkGuard>) -> Result<Standing, Trouble> {
     log::start();
     let budget = match settings::read() {
-        Wish::Inert => return Standing::Inert,
-        Wish::Limit(budget) => budget,
+        Wish::Inert => return Ok(Standing::Inert),
+        Wish::Limit(budget) => budget.map_err(Trouble::Configuration)?,
     };
     if let Err(error) = guard {
-        return fail(format_args!(
+        return Err(Trouble::Configuration(format!(
             "a fork cannot be noticed on this kernel ({error}); Linux 4.14 or later is needed"
-        ));
+        )));
     }
-    match budget.and_then(Account::open) {
-        Ok(account) => Standing::Booking(Box::new(account)),
-        Err(error) => fail(format_args!("{error}")),
+    Ok(Standing::Booking(Box::new(Account::open(budget)?)))
+}
+
+/// What follows from the first attempt. The user is told why no limit can be kept.
+fn first_standing(found: Result<Standing, Trouble>) -> Standing {
+    let trouble = match found {
+        Ok(standing) => return standing,
+        Err(trouble) => trouble,
+    };
+    let (Trouble::Configuration(why) | Trouble::Passing(why)) = &trouble;
+    if settings::fail_mode() == FailMode::Open {
+        say!("{why}. This process runs WITHOUT a limit, because FH_FAIL_MODE=open");
+        return Standing::Inert;
+    }
+    match trouble {
+        Trouble::Configuration(why) => {
+            say!(
+                "{why}. HIP allocations of this process are refused: mend that and restart the program \
+                 (FH_FAIL_MODE=open would let it run without a limit)"
+            );
+            Standing::Refusing(Refusal::final_one())
+        }
+        Trouble::Passing(why) => {
+            say_closed_for_now(&why);
+            Standing::Refusing(Refusal {
+                next: AtomicU64::new(later()),
+                told: Mutex::new(why),
+                mended: OnceLock::new(),
+            })
+        }
     }
 }
 
-/// Tells the user why no limit can be kept, and what follows.
-fn fail(why: core::fmt::Arguments<'_>) -> Standing {
-    match settings::fail_mode() {
-        FailMode::Closed => {
-            say!(
-                "{why}. Until that is mended, HIP allocations of this process are refused \
-                 (FH_FAIL_MODE=open would let it run without a limit)"
-            );
-            Standing::Refusing
-        }
-        FailMode::Open => {
-            say!("{why}. This process runs WITHOUT a limit, because FH_FAIL_MODE=open");
-            Standing::Inert
+impl Refusal {
+    /// One that nothing is expected to mend.
+    fn final_one() -> Self {
+        Self {
+            next: AtomicU64::new(u64::MAX),
+            ..Self::default()
         }
     }
+}
+
+fn say_closed_for_now(why: &str) {
+    say!(
+        "{why}. Until that is mended, which is tried again every second at most, HIP allocations of this \
+         process are refused (FH_FAIL_MODE=open would let it run without a limit)"
+    );
 }

@@ -4,18 +4,20 @@
 
 use core::ffi::{c_int, c_void};
 
-use hipflex_ledger::{GpuView, Limit};
+use hipflex_ledger::Limit;
 
-use crate::account::Account;
-use crate::entries::Verdict;
+use crate::account::{Account, Place};
+use crate::allocation::Plan;
+use crate::entries::{Verdict, belt};
 use crate::hip::PropertiesLayout;
 use crate::process::{self, Standing};
+use crate::runtime;
 
 /// Whether answers are to be adapted.
-pub(crate) fn before() -> Verdict<&'static Standing> {
+pub(crate) fn before() -> Verdict {
     match process::standing() {
         Standing::Inert => Verdict::Native,
-        standing => Verdict::Planned(standing),
+        standing => Verdict::Planned(Plan::Query(standing)),
     }
 }
 
@@ -24,15 +26,24 @@ pub(crate) fn before() -> Verdict<&'static Standing> {
 /// # Safety
 /// Each pointer is null or one that the runtime has just written through.
 pub(crate) unsafe fn memory_info(standing: &Standing, free: *mut usize, total: *mut usize) {
-    let view = view(standing, Account::view_of_current_device);
-    // SAFETY: see above.
-    unsafe {
-        adapt(total, |board| total_of(view.as_ref(), board));
-        // What one allocation could get. Nothing, if allocations are refused.
-        adapt(free, |free| {
-            view.map_or(0, |view| free.min(view.available()))
-        });
-    }
+    let account = match standing {
+        Standing::Booking(account) => account,
+        // SAFETY: see above. What one allocation could get: nothing.
+        Standing::Refusing(_) => return unsafe { adapt(free, |_| 0) },
+        Standing::Inert => return,
+    };
+    let device = runtime::current_device();
+    belt(|| match account.place(device) {
+        // SAFETY: see above.
+        Place::Gpu(gpu) => unsafe {
+            adapt(total, |board| account.limit(gpu).within(board));
+            // What one allocation could get.
+            adapt(free, |free| free.min(account.available(gpu)));
+        },
+        // SAFETY: see above.
+        Place::Refused => unsafe { adapt(free, |_| 0) },
+        Place::Uncounted => {}
+    });
 }
 
 /// `hipDeviceTotalMem`
@@ -40,9 +51,8 @@ pub(crate) unsafe fn memory_info(standing: &Standing, free: *mut usize, total: *
 /// # Safety
 /// As for [`memory_info`].
 pub(crate) unsafe fn total_memory(standing: &Standing, bytes: *mut usize, device: c_int) {
-    let view = view(standing, |account| account.view_of_device(device));
     // SAFETY: see above.
-    unsafe { adapt(bytes, |board| total_of(view.as_ref(), board)) }
+    belt(|| unsafe { adapt(bytes, |board| limit(standing, device).within(board)) });
 }
 
 /// `hipGetDeviceProperties` in its versions.
@@ -58,26 +68,23 @@ pub(crate) unsafe fn properties(
     if properties.is_null() {
         return;
     }
-    let view = view(standing, |account| account.view_of_device(device));
     // SAFETY: the field lies inside of the structure.
     unsafe {
         let total = properties.byte_add(layout.total_global_mem).cast();
-        adapt(total, |board| total_of(view.as_ref(), board));
+        total_memory(standing, total, device);
     }
 }
 
-/// The view, or none if allocations are refused.
-fn view(standing: &Standing, of: impl FnOnce(&Account) -> Option<GpuView>) -> Option<GpuView> {
+/// What a program is shown at most of a device's memory.
+fn limit(standing: &Standing, device: c_int) -> Limit {
+    let of = |account: &Account| match account.place(Ok(device)) {
+        Place::Gpu(gpu) => account.limit(gpu),
+        Place::Refused | Place::Uncounted => Limit::Unlimited,
+    };
     match standing {
         Standing::Booking(account) => of(account),
-        Standing::Inert | Standing::Refusing => None,
+        Standing::Inert | Standing::Refusing(_) => Limit::Unlimited,
     }
-}
-
-/// The total that a program is shown of a board.
-fn total_of(view: Option<&GpuView>, board: u64) -> u64 {
-    view.map_or(Limit::Unlimited, |view| view.limit)
-        .within(board)
 }
 
 /// Replaces the number at `place`, if there is one.
@@ -100,27 +107,10 @@ unsafe fn adapt(place: *mut usize, answer: impl FnOnce(u64) -> u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hipflex_ledger::{CellView, GpuKey};
+    use crate::process::Refusal;
 
-    const GIB: u64 = 1 << 30;
-
-    fn account(limit: Limit, charged: u64) -> GpuView {
-        GpuView {
-            key: GpuKey(0x300),
-            limit,
-            charged,
-            mine: CellView::default(),
-            others: charged,
-        }
-    }
-
-    #[test]
-    fn the_total_is_the_limit_or_the_board_whichever_is_less() {
-        let total = |limit| total_of(Some(&account(limit, 0)), 64 * GIB);
-        assert_eq!(total(Limit::Bytes(4 * GIB)), 4 * GIB);
-        assert_eq!(total(Limit::Bytes(128 * GIB)), 64 * GIB);
-        assert_eq!(total(Limit::Unlimited), 64 * GIB);
-        assert_eq!(total_of(None, 64 * GIB), 64 * GIB);
+    fn refusing() -> Standing {
+        Standing::Refusing(Refusal::default())
     }
 
     #[test]
@@ -143,7 +133,7 @@ mod tests {
     fn a_program_that_is_refused_has_nothing_free() {
         let (mut free, mut total) = (5_usize, 7_usize);
         // SAFETY: two live numbers.
-        unsafe { memory_info(&Standing::Refusing, &raw mut free, &raw mut total) };
+        unsafe { memory_info(&refusing(), &raw mut free, &raw mut total) };
         assert_eq!((free, total), (0, 7));
     }
 
@@ -153,13 +143,8 @@ mod tests {
             let mut structure = vec![0xa5_u8; layout.size + 64];
             // SAFETY: the buffer is longer than the structure.
             unsafe {
-                properties(
-                    &Standing::Refusing,
-                    layout,
-                    structure.as_mut_ptr().cast(),
-                    0,
-                );
-                properties(&Standing::Refusing, layout, core::ptr::null_mut(), 0);
+                properties(&refusing(), layout, structure.as_mut_ptr().cast(), 0);
+                properties(&refusing(), layout, core::ptr::null_mut(), 0);
             }
             assert!(structure.iter().all(|byte| *byte == 0xa5));
             assert!(layout.total_global_mem + 8 <= layout.size);

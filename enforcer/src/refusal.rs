@@ -16,9 +16,6 @@ use crate::stderr::say;
 /// The least time between two lines about one GPU, in milliseconds.
 const INTERVAL: u64 = 60_000;
 
-/// `hipErrorInvalidValue`: not an answer to a request that is merely too large.
-const ERROR_INVALID_VALUE: c_int = 1;
-
 /// The error for a refused allocation, from the runtime itself: it is asked for more than can exist.
 ///
 /// So `hipGetLastError` knows of it in the way of the runtime at hand (how long an error is remembered differs
@@ -36,16 +33,17 @@ pub(crate) fn native_error() -> c_int {
     // SAFETY: the addresses are the runtime's hipMalloc and hipFree; `nothing` outlives the calls.
     unsafe {
         let malloc: unsafe extern "C-unwind" fn(*mut *mut c_void, usize) -> c_int =
-            core::mem::transmute(malloc);
+            core::mem::transmute(malloc.own);
         let error = malloc(&raw mut nothing, hip::IMPOSSIBLE_SIZE);
         match error {
             hip::SUCCESS => {
                 let free: unsafe extern "C-unwind" fn(*mut c_void) -> c_int =
-                    core::mem::transmute(free);
+                    core::mem::transmute(free.own);
                 free(nothing);
                 hip::ERROR_OUT_OF_MEMORY
             }
-            ERROR_INVALID_VALUE => hip::ERROR_OUT_OF_MEMORY,
+            // Not an answer to a request that is merely too large.
+            hip::ERROR_INVALID_VALUE => hip::ERROR_OUT_OF_MEMORY,
             error => error,
         }
     }
@@ -115,7 +113,6 @@ mod tests {
                 .collect();
             threads
                 .into_iter()
-                .filter(|_| true)
                 .map(|t| t.join().unwrap())
                 .filter(|t| *t)
                 .count()

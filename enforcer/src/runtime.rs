@@ -4,18 +4,23 @@
 //! that the dynamic linker finds under the usual names. Once chosen it stays for the life of the
 //! process, and it is pinned: a `dlclose` by the program must not leave us with dangling addresses.
 //!
+//! A library behind us in the linker's order may wrap HIP functions too, and find the runtime's with
+//! `RTLD_NEXT`, as it would without us. An outer call goes to it then, and by it to the runtime.
+//!
 //! No lock is held here. Choosing calls the dynamic linker, whose own lock another thread may hold while it
 //! runs a constructor that waits for us. Threads that choose at the same time choose the same.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::elf;
 use crate::entries::{Api, belt, quieten_panics};
+use crate::guard;
 use crate::linker;
+use crate::signals::uncancelled;
 use crate::stderr::say;
 
 /// What every HIP runtime's file or SONAME starts with, bundled and renamed copies included
@@ -35,10 +40,19 @@ const USUAL_NAMES: [&CStr; 4] = [
 struct Runtime {
     /// Where it is loaded.
     base: usize,
-    /// For each API the function that a hook calls, 0 if the runtime has none of that name.
-    native: [AtomicUsize; Api::COUNT],
+    /// For each API the functions that a hook calls.
+    native: [Functions; Api::COUNT],
     /// The functions that the hooks call on their own behalf.
     helper: [usize; Helper::NAMES.len()],
+}
+
+/// The functions behind one of our entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Functions {
+    /// What an outer call goes to: a wrapper behind us, if there is one, or the runtime's own.
+    pub(crate) first: usize,
+    /// The runtime's own, for calls inside of calls; 0 if it has none of that name.
+    pub(crate) own: usize,
 }
 
 /// Null until the first HIP call or look-up of a hooked name; set once, never freed.
@@ -46,7 +60,7 @@ static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(ptr::null_mut());
 
 #[inline]
 fn chosen() -> Option<&'static Runtime> {
-    // SAFETY: null or a leaked box that nobody mutates except through atomics.
+    // SAFETY: null or a leaked box that nobody mutates.
     unsafe { RUNTIME.load(Ordering::Acquire).as_ref() }
 }
 
@@ -73,7 +87,7 @@ impl Helper {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Native {
     /// The runtime's function.
-    Runtime(usize),
+    Runtime(Functions),
     /// A function of the same name in a library that is no HIP runtime, in a process that has none.
     /// It is called as if we were not there, and not counted: its memory is not a GPU's.
     Foreign(usize),
@@ -85,17 +99,24 @@ pub(crate) enum Native {
 #[inline]
 pub(crate) fn native(api: Api) -> Native {
     match known(api) {
-        0 => belt(|| choose(api)).unwrap_or(Native::Missing),
-        address => Native::Runtime(address),
+        Some(functions) => Native::Runtime(functions),
+        None => {
+            uncancelled(|| guard::setting_up(|| belt(|| choose(api)))).unwrap_or(Native::Missing)
+        }
     }
 }
 
 /// The runtime's function, if a runtime was chosen and has it.
 #[inline]
-fn known(api: Api) -> usize {
-    chosen()
-        .and_then(|runtime| runtime.native.get(api as usize))
-        .map_or(0, |slot| slot.load(Ordering::Acquire))
+fn known(api: Api) -> Option<Functions> {
+    let functions = *chosen()?.native.get(api as usize)?;
+    (functions.own != 0).then_some(functions)
+}
+
+/// Whether `address` lies in the chosen runtime.
+pub(crate) fn contains(address: usize) -> bool {
+    let base = elf::find_object(|object| object.contains(address).then(|| object.base()));
+    chosen().is_some_and(|runtime| base == Some(runtime.base))
 }
 
 /// Whether `address` lies in a HIP runtime, and whether that is the one behind the hooks.
@@ -161,11 +182,11 @@ fn choose(api: Api) -> Native {
         handle.and_then(adopt);
     }
     match known(api) {
-        0 => {
+        None => {
             say_missing_function(api);
             Native::Missing
         }
-        address => Native::Runtime(address),
+        Some(functions) => Native::Runtime(functions),
     }
 }
 
@@ -173,14 +194,30 @@ fn choose(api: Api) -> Native {
 /// answers where the chosen one is loaded. `None`: the library has not a single HIP function.
 fn adopt(handle: Handle) -> Option<usize> {
     let find = |name: &CStr| linker::find(handle.0, name, None);
-    let native = Api::ALL.map(|api| AtomicUsize::new(find(api.name())));
+    let own = Api::ALL.map(|api| find(api.name()));
     let helper = Helper::NAMES.map(find);
+    let known = own.iter().copied().find(|address| *address != 0)?;
+    let base_of =
+        |address| elf::find_object(|object| object.contains(address).then(|| object.base()));
+    let base = base_of(known)?;
+    // A wrapper finds the runtime only if the linker does, behind us: by some name that is not wrapped.
+    let names = Api::ALL.map(Api::name).into_iter().chain(Helper::NAMES);
+    let reachable = names
+        .filter_map(|name| linker::after_us(name, None))
+        .any(|address| base_of(address) == Some(base));
+    let native = Api::ALL.map(|api| {
+        let own = own.get(api as usize).copied().unwrap_or(0);
+        let next = linker::after_us(api.name(), None).filter(|next| {
+            let owner =
+                elf::find_object(|object| object.contains(*next).then(|| is_runtime(object)));
+            reachable && owner == Some(false)
+        });
+        Functions {
+            first: next.unwrap_or(own),
+            own,
+        }
+    });
     linker::forget_error();
-    let known = native
-        .iter()
-        .map(|slot| slot.load(Ordering::Relaxed))
-        .find(|a| *a != 0)?;
-    let base = elf::find_object(|object| object.contains(known).then(|| object.base()))?;
     let runtime = Box::into_raw(Box::new(Runtime {
         base,
         native,
@@ -289,7 +326,8 @@ fn say_missing_function(api: Api) {
     }
 }
 
-/// The device that is current in this thread, or the runtime's error.
+/// The device that is current in this thread, or the runtime's error. A native call: it may not come back.
+#[inline]
 pub(crate) fn current_device() -> Result<c_int, c_int> {
     let address = Helper::GetDevice
         .address()
@@ -297,7 +335,8 @@ pub(crate) fn current_device() -> Result<c_int, c_int> {
     let mut device = -1;
     // SAFETY: the address is the runtime's hipGetDevice, with this signature in every release.
     let error = unsafe {
-        let get_device: unsafe extern "C" fn(*mut c_int) -> c_int = core::mem::transmute(address);
+        let get_device: unsafe extern "C-unwind" fn(*mut c_int) -> c_int =
+            core::mem::transmute(address);
         get_device(&raw mut device)
     };
     if error == crate::hip::SUCCESS {

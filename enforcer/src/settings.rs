@@ -3,9 +3,9 @@
 use std::env;
 use std::ffi::OsString;
 
-use hipflex_ledger::{BudgetName, LimitSpec, Place};
+use hipflex_ledger::{BudgetName, LimitSpec, Place, yes_or_no};
 
-use crate::stderr::say;
+use crate::stderr::{say, say_once};
 
 /// What happens to allocations when the limit cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +31,16 @@ pub(crate) struct Budget {
     pub(crate) limit: LimitSpec,
     pub(crate) name: BudgetName,
     pub(crate) place: Place,
+    pub(crate) fail_mode: FailMode,
 }
 
 /// Reads the variables. `FH_CU_RANGE`, which this version does not know, is told to the user.
 pub(crate) fn read() -> Wish {
-    if env::var_os("FH_ENABLE_HOOKS").is_some_and(|value| means_no(&value)) {
+    if says_no("FH_ENABLE_HOOKS") {
         return Wish::Inert;
     }
     if env::var_os("FH_CU_RANGE").is_some() {
-        say!(
+        say_once!(
             "FH_CU_RANGE is set, but this version does not limit compute units yet: the program may \
              use all of them"
         );
@@ -55,7 +56,8 @@ fn budget(limit: &OsString) -> Result<Budget, String> {
         limit: LimitSpec::parse(&limit.to_string_lossy())
             .map_err(|error| format!("FH_MEMORY_LIMIT: {error}"))?,
         name: BudgetName::from_env().map_err(|error| error.to_string())?,
-        place: Place::from_env(),
+        place: Place::from_env().map_err(|error| error.to_string())?,
+        fail_mode: fail_mode(),
     })
 }
 
@@ -68,31 +70,24 @@ pub(crate) fn fail_mode() -> FailMode {
         Some("open") => FailMode::Open,
         Some("closed" | "") => FailMode::Closed,
         _ => {
-            say!("FH_FAIL_MODE={value:?} is neither \"closed\" nor \"open\"; taken for \"closed\"");
+            say_once!(
+                "FH_FAIL_MODE={value:?} is neither \"closed\" nor \"open\"; taken for \"closed\""
+            );
             FailMode::Closed
         }
     }
 }
 
-/// `false`, `0`, `off` and `no`, in any case.
-pub(crate) fn means_no(value: &OsString) -> bool {
-    let value = value.to_string_lossy();
-    ["false", "0", "off", "no"]
-        .iter()
-        .any(|no| value.trim().eq_ignore_ascii_case(no))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_clear_no_is_a_no() {
-        for no in ["false", "0", "off", "no", "OFF", " False "] {
-            assert!(means_no(&no.into()), "{no}");
-        }
-        for yes in ["", "true", "1", "on", "yes", "nope", "00"] {
-            assert!(!means_no(&yes.into()), "{yes}");
-        }
+/// Whether a variable says no ([`yes_or_no`]). A word that is neither is told to the user, and is none.
+pub(crate) fn says_no(variable: &str) -> bool {
+    let Some(value) = env::var_os(variable).filter(|value| !value.is_empty()) else {
+        return false;
+    };
+    let word = yes_or_no(&value);
+    if word.is_none() {
+        say!(
+            "{variable}={value:?} is neither yes (1, true, on, yes) nor no (0, false, off, no); taken for yes"
+        );
     }
+    word == Some(false)
 }

@@ -5,9 +5,9 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::ptr;
 
 use crate::line::Line;
+use crate::signals::{uncancelled, without_write_signals};
 
 /// Writes `hipflex: ` and the text to stderr as one line, if that is possible without waiting.
 pub(crate) fn say_line(text: fmt::Arguments<'_>) {
@@ -21,37 +21,48 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Writes `bytes` with one call, or not at all. `errno` is left as it was.
+/// As [`say!`], at its first use in a process (and those that it forks after).
+macro_rules! say_once {
+    ($($text:tt)*) => {{
+        static SAID: ::core::sync::atomic::AtomicBool = ::core::sync::atomic::AtomicBool::new(false);
+        if !SAID.swap(true, ::core::sync::atomic::Ordering::Relaxed) {
+            $crate::stderr::say!($($text)*);
+        }
+    }};
+}
+pub(crate) use say_once;
+
+/// Writes `bytes` with one call, or not at all. `errno` is left as it was, and no signal is raised.
 pub(crate) fn write_without_waiting(fd: libc::c_int, bytes: &[u8]) {
     let _errno = Errno::keep();
+    uncancelled(|| without_write_signals(|| write_at_once(fd, bytes)));
+}
+
+fn write_at_once(fd: libc::c_int, bytes: &[u8]) {
     if is_regular_file(fd) {
         write(fd, bytes);
         return;
     }
-    without_sigpipe(|| {
-        let part = libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        };
-        // SAFETY: `part` describes `bytes`, which outlives the call; the kernel only reads it.
-        // The offset -1 means "where the file stands", as write does.
-        let written = unsafe { libc::pwritev2(fd, &raw const part, 1, -1, libc::RWF_NOWAIT) };
-        // Pipes take RWF_NOWAIT since Linux 6.5, terminals not at all.
-        if written < 0
-            && [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS, libc::ESPIPE].contains(&Errno::now())
-            && has_room(fd)
-        {
-            return write(fd, bytes);
-        }
-        written >= 0 || Errno::now() != libc::EPIPE
-    });
+    let part = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: `part` describes `bytes`, which outlives the call; the kernel only reads it.
+    // The offset -1 means "where the file stands", as write does.
+    let written = unsafe { libc::pwritev2(fd, &raw const part, 1, -1, libc::RWF_NOWAIT) };
+    // Pipes take RWF_NOWAIT since Linux 6.5, terminals not at all.
+    if written < 0
+        && [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS, libc::ESPIPE].contains(&Errno::now())
+        && has_room(fd)
+    {
+        write(fd, bytes);
+    }
 }
 
-/// Returns false when the other end is gone (EPIPE).
-fn write(fd: libc::c_int, bytes: &[u8]) -> bool {
-    // SAFETY: the pointer and the length are those of one live slice.
-    let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
-    written >= 0 || Errno::now() != libc::EPIPE
+fn write(fd: libc::c_int, bytes: &[u8]) {
+    // SAFETY: the pointer and the length are those of one live slice. A line that cannot be written is
+    // dropped.
+    let _ = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
 }
 
 fn is_regular_file(fd: libc::c_int) -> bool {
@@ -72,33 +83,6 @@ fn has_room(fd: libc::c_int) -> bool {
     };
     // SAFETY: one pollfd, which lives across the call; a timeout of 0 does not wait.
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents == libc::POLLOUT }
-}
-
-/// Runs `write` with SIGPIPE blocked in this thread; `write` says false when it met EPIPE, and the
-/// signal it caused is then taken back.
-fn without_sigpipe(write: impl FnOnce() -> bool) {
-    let mut pipe = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the sets are initialised by sigemptyset, pthread_sigmask and sigpending before they are
-    // read, as each call's success is checked; all are locals that outlive the calls.
-    unsafe {
-        libc::sigemptyset(pipe.as_mut_ptr());
-        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
-        if libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr()) != 0 {
-            return;
-        }
-        let was_pending = libc::sigpending(pending.as_mut_ptr()) == 0
-            && libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1;
-        if !write() && !was_pending {
-            let at_once = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
-            libc::sigtimedwait(pipe.as_ptr(), ptr::null_mut(), &raw const at_once);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-    }
 }
 
 /// Puts `errno` back when dropped: programs may read it after a HIP call.

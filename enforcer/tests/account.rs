@@ -350,21 +350,70 @@ fn each_gpu_has_its_own_account_found_by_its_address() {
     assert_eq!(lines(&mut command), expected);
 }
 
+/// A device of HIP that is none of the GPUs, or that may be one of several.
 #[test]
 fn nothing_is_had_on_a_gpu_that_is_not_known() {
+    let ambiguous = "0000:c3:00.0,0000:c3:00.0/1";
+    for (listed, words) in [
+        ("0000:03:00.0", ["0000:c3:00.0", "FH_VISIBLE_DEVICES lists"]),
+        (ambiguous, ["0000:c3:00.0", "partitions"]),
+    ] {
+        let bench = Bench::new();
+        let mut command = bench.client(
+            "4GiB",
+            "linked",
+            &["malloc:a:4096", "info", "total", "malloc:a:4096"],
+        );
+        command
+            .env("FAKE_DEVICES", "0000:c3:00.0")
+            .env("FH_VISIBLE_DEVICES", listed);
+        let (out, err) = run(&mut command);
+        let expected = [
+            "malloc a = 2 untouched",
+            &format!("info = 0 free 0 total {BOARD}"),
+            &format!("total = 0 {BOARD}"),
+            "malloc a = 2 untouched",
+        ];
+        assert_eq!(out, expected);
+        assert_eq!(err.len(), 1, "{err:?}");
+        for word in words.into_iter().chain(["refused", "FH_FAIL_MODE=open"]) {
+            assert!(err[0].contains(word), "{word} is missing: {err:?}");
+        }
+        let (out, err) = run(command.env("FH_FAIL_MODE", "open"));
+        let expected = [
+            "malloc a = 0",
+            &format!("info = 0 free {} total {BOARD}", BOARD - 4096),
+            &format!("total = 0 {BOARD}"),
+            "malloc a = 0",
+        ];
+        assert_eq!(out, expected);
+        assert_eq!(err.len(), 1, "{err:?}");
+        for word in words.into_iter().chain(["NOT limited"]) {
+            assert!(err[0].contains(word), "{word} is missing: {err:?}");
+        }
+    }
+}
+
+/// The total is the limit: nobody has to be summed up or looked for.
+#[test]
+fn a_question_for_the_total_looks_at_nobody_else() {
     let bench = Bench::new();
-    let mut command = bench.client(
+    let mut first = Running::start(&mut bench.client("4GiB", "linked", &[THREE_GIB, "wait"]));
+    assert_eq!(first.line(), "malloc a = 0");
+    let mut second = Running::start(&mut bench.client(
         "4GiB",
         "linked",
-        &["malloc:a:4096", "info", "malloc:a:4096"],
-    );
-    let (out, err) = run(command.env("FAKE_DEVICES", "0000:c3:00.0"));
-    let expected = [
-        "malloc a = 2 untouched",
-        &format!("info = 0 free 0 total {BOARD}"),
-        "malloc a = 2 untouched",
-    ];
-    assert_eq!(out, expected);
-    assert_eq!(err.len(), 1, "{err:?}");
-    assert!(err[0].contains("0000:c3:00.0"), "{err:?}");
+        &["wait", "total", "wait", "info", "wait"],
+    ));
+    // Joins, then waits.
+    second.go_on();
+    assert_eq!(second.line(), format!("total = 0 {}", 4 * GIB));
+    first.kill();
+    let members = || bench.snapshot().members.len();
+    assert_eq!(members(), 2);
+    second.go_on();
+    assert_eq!(second.line(), info(4));
+    assert_eq!(members(), 1);
+    second.go_on();
+    second.finish();
 }

@@ -6,11 +6,12 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{BOARD, Bench, GIB, MIB, lines, run};
+use common::{BOARD, Bench, GIB, MIB, Running, lines, run};
 
 const COMMANDS: [&str; 3] = ["malloc:a:1048576", "info", "malloc:a:1048576"];
 
@@ -149,6 +150,30 @@ fn a_ledger_that_cannot_be_used() {
         eprintln!("spoilt in way {n}");
         is_refused_or_let_run(|| bench.client("4GiB", "linked", &COMMANDS), &[named]);
     }
+}
+
+/// A mistyped word is told; the library does what it does without it.
+#[test]
+fn a_word_that_is_neither_yes_nor_no_is_told() {
+    for variable in ["FH_ENABLE_HOOKS", "FH_ENABLE_LOG"] {
+        let bench = Bench::new();
+        let mut command = bench.client("4GiB", "linked", &["malloc:a:4096", "info"]);
+        let (out, err) = run(command.env(variable, "flase"));
+        let free = 4 * GIB - 4096;
+        assert_eq!(out[1], format!("info = 0 free {free} total {}", 4 * GIB));
+        assert_eq!(err.len(), 1, "{err:?}");
+        assert!(
+            err[0].contains(variable) && err[0].contains("flase"),
+            "{err:?}"
+        );
+    }
+    let bench = Bench::new();
+    let command = || {
+        let mut command = bench.client("4GiB", "linked", &COMMANDS);
+        command.env("FH_SHM_SHARED", "flase");
+        command
+    };
+    is_refused_or_let_run(command, &["FH_SHM_SHARED"]);
 }
 
 #[test]
@@ -294,6 +319,112 @@ fn a_full_stderr_stops_nothing() {
         lines_with_stderr(&mut command, &writer),
         ["malloc a = 2 untouched"]
     );
+}
+
+/// A limit on the size of files (`ulimit -f`): what writes beyond it gets SIGXFSZ, which ends a process.
+#[test]
+fn a_limit_on_file_sizes_stops_nothing() {
+    const LARGEST: u64 = 6 * MIB;
+    // Lines to a stderr and a log that may not grow; and a ledger that cannot be made.
+    for (largest, result) in [(LARGEST, "malloc a = 0"), (4096, "malloc a = 2 untouched")] {
+        let bench = Bench::new();
+        let stderr = bench.directory.path().join("stderr");
+        for file in [&stderr, &bench.log()] {
+            fs::File::create(file).unwrap().set_len(largest).unwrap();
+        }
+        let commands = ["malloc:a:4096", "malloc:b:5368709120"];
+        let mut command = bench.client("4GiB", "linked", &commands);
+        command
+            .env("FH_LOG_LEVEL", "trace")
+            .stderr(fs::File::options().append(true).open(&stderr).unwrap());
+        // SAFETY: setrlimit may be called between fork and exec; the limits outlive the call.
+        unsafe {
+            command.pre_exec(move || {
+                let limit = libc::rlimit {
+                    rlim_cur: largest,
+                    rlim_max: largest,
+                };
+                match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            });
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", output.status);
+        assert_eq!(common::both(&output).0, [result, "malloc b = 2 untouched"]);
+        assert_eq!(fs::metadata(&stderr).unwrap().len(), largest);
+    }
+}
+
+/// What stood in the way is mended while the program runs.
+#[test]
+fn a_trouble_that_passes_is_over_when_it_has_passed() {
+    let bench = Bench::new();
+    fs::write(bench.ledgers(), "a file").unwrap();
+    let one = "malloc:a:1048576";
+    let commands = [
+        one,
+        "wait",
+        one,
+        one,
+        "wait",
+        one,
+        "wait",
+        one,
+        "wait",
+        "info",
+        "malloc:b:5368709120",
+    ];
+    let errors = bench.directory.path().join("stderr");
+    let mut command = bench.client("4GiB", "linked", &commands);
+    let mut program = Running::start(command.stderr(fs::File::create(&errors).unwrap()));
+    let told = |number: usize, word: &str| {
+        let text = fs::read_to_string(&errors).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), number, "{text}");
+        assert!(lines[number - 1].contains(word), "{text}");
+    };
+    let pause = || std::thread::sleep(Duration::from_millis(1_100));
+    let refused = "malloc a = 2 untouched";
+    assert_eq!(program.line(), refused);
+    told(1, "Until that is mended");
+    // It is tried again, and nothing new is to be said.
+    pause();
+    program.go_on();
+    assert_eq!([program.line(), program.line()], [refused; 2]);
+    told(1, "Until that is mended");
+    // Another reason.
+    fs::remove_file(bench.ledgers()).unwrap();
+    // SAFETY: no preconditions.
+    let ours = bench.ledgers().join(unsafe { libc::geteuid() }.to_string());
+    fs::create_dir_all(&ours).unwrap();
+    fs::set_permissions(&ours, fs::Permissions::from_mode(0o777)).unwrap();
+    pause();
+    program.go_on();
+    assert_eq!(program.line(), refused);
+    told(2, "Until that is mended");
+    fs::remove_dir_all(bench.ledgers()).unwrap();
+    pause();
+    program.go_on();
+    assert_eq!(program.line(), "malloc a = 0");
+    told(3, "can be kept now");
+    program.go_on();
+    let free = 4 * GIB - MIB;
+    assert_eq!(
+        program.line(),
+        format!("info = 0 free {free} total {}", 4 * GIB)
+    );
+    assert_eq!(program.line(), "malloc b = 2 untouched");
+    program.finish();
+}
+
+/// What the program was asked to do does not change, so it is not tried again, and the line says so.
+#[test]
+fn a_limit_that_is_not_understood_stays_so() {
+    let bench = Bench::new();
+    let (_, err) = run(&mut bench.client("banana", "linked", &["malloc:a:1048576"]));
+    assert!(err[0].contains("restart the program"), "{err:?}");
 }
 
 fn lines_with_stderr(command: &mut Command, stderr: &io::PipeWriter) -> Vec<String> {

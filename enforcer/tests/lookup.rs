@@ -111,26 +111,79 @@ fn a_host_allocator_that_looks_up_the_next_works_in_either_order() {
     }
 }
 
-/// A preload that wraps hipMalloc and finds the next one with RTLD_NEXT, before ours.
+/// A preload that wraps hipMalloc, before us and behind us. It finds the next one with RTLD_NEXT, or the one in
+/// the runtime, which is ours again.
 #[test]
-fn a_wrapper_before_us_reaches_us() {
+fn a_wrapper_is_called_and_its_calls_are_counted_once() {
+    let wrapper = shared_library("wrapper.c", false);
+    let (ours, wrapper) = (
+        common::library().to_str().unwrap(),
+        wrapper.to_str().unwrap(),
+    );
+    for ours_first in [true, false] {
+        for by_handle in [true, false] {
+            let bench = Bench::new();
+            let preload = if ours_first {
+                format!("{ours}:{wrapper}")
+            } else {
+                format!("{wrapper}:{ours}")
+            };
+            let mut command = bench.client(
+                "4GiB",
+                "linked",
+                &[
+                    "malloc:a:5368709120",
+                    "malloc:b:1073741824",
+                    "info",
+                    "free:b",
+                    "info",
+                ],
+            );
+            command.env("LD_PRELOAD", preload);
+            if by_handle {
+                command.env("WRAPPER_BY_HANDLE", "1");
+            }
+            let (out, err) = run(&mut command);
+            let case = format!("ours first: {ours_first}, by handle: {by_handle}");
+            let expected = [
+                String::from("malloc a = 2 untouched"),
+                String::from("malloc b = 0"),
+                format!("info = 0 free {} total {}", 3 * GIB, 4 * GIB),
+                String::from("free b = 0"),
+                format!("info = 0 free {} total {}", 4 * GIB, 4 * GIB),
+            ];
+            assert_eq!(out, expected, "{case}");
+            let wrapped = err.iter().filter(|line| *line == "wrapper: hipMalloc");
+            // What is refused by us does not come to a wrapper behind us.
+            assert_eq!(wrapped.count(), if ours_first { 1 } else { 2 }, "{case}");
+        }
+    }
+}
+
+/// A wrapper finds nothing behind it when the runtime is not where the linker looks for it: then calls go
+/// to the runtime, as they do without us.
+#[test]
+fn a_wrapper_that_would_find_nothing_is_not_called() {
     let wrapper = shared_library("wrapper.c", false);
     let bench = Bench::new();
-    let preload = format!("{}:{}", wrapper.display(), common::library().display());
-    let mut command = bench.client(
-        "4GiB",
-        "linked",
-        &["malloc:a:5368709120", "malloc:b:1073741824"],
-    );
+    let mut command = bench.client("4GiB", "dlsym", &["malloc:b:1073741824"]);
+    let preload = format!("{}:{}", common::library().display(), wrapper.display());
     let (out, err) = run(command.env("LD_PRELOAD", preload));
-    assert_eq!(out, ["malloc a = 2 untouched", "malloc b = 0"]);
-    assert_eq!(
-        err.iter()
-            .filter(|line| *line == "wrapper: hipMalloc")
-            .count(),
-        2,
-        "{err:?}"
-    );
+    assert_eq!(out, ["malloc b = 0"]);
+    assert_eq!(err, [""; 0]);
+}
+
+/// A look-up may load a runtime, whose constructors may walk the stack (or throw).
+#[test]
+fn the_stack_can_be_walked_through_a_look_up() {
+    let walker = shared_library("walker.c", false);
+    let program = program("asks_for_hip.c", &[], &[]);
+    for way in ["dlsym", "dlvsym"] {
+        let bench = Bench::new();
+        let mut command = bench.command(&program);
+        let (out, _) = run(command.arg(way).env("FH_HIP_LIB_PATH", &walker));
+        assert_eq!(out, ["constructor: sees the program", "found: 1"], "{way}");
+    }
 }
 
 /// A library that is no HIP runtime and exports `hipMalloc` is left alone.

@@ -193,21 +193,135 @@ fn a_library_may_call_hip_while_another_thread_makes_its_first_call() {
     }
 }
 
+fn on_stand_in(source: &str, arguments: &[&str]) -> std::path::PathBuf {
+    program(
+        source,
+        arguments,
+        &[&common::runtime().join("libamdhip64.so.6")],
+    )
+}
+
 #[test]
 fn a_thread_may_be_cancelled_inside_of_the_runtime() {
-    let program = program(
-        "cancelled.c",
-        &[],
-        &[&common::runtime().join("libamdhip64.so.6")],
-    );
     let bench = Bench::new();
-    let mut command = bench.command(program);
+    let mut command = bench.command(on_stand_in("cancelled.c", &[]));
     let out = lines(
         command
+            .arg("inside")
             .env("FH_MEMORY_LIMIT", "4GiB")
             .env("FAKE_SLEEP_MALLOC", "1"),
     );
     assert_eq!(out, ["cancelled: 1", "hipMalloc: 0"]);
+}
+
+/// Our own steps open files, write lines and wait: cancellation points that the program's call has not.
+#[test]
+fn a_pending_cancellation_is_not_acted_on_by_us() {
+    for (how, result) in [("first", 0), ("refused", 2)] {
+        let bench = Bench::new();
+        let mut command = bench.command(on_stand_in("cancelled.c", &[]));
+        command
+            .arg(how)
+            .env("FH_MEMORY_LIMIT", "4GiB")
+            .env("FH_LOG_LEVEL", "trace");
+        let expected = [
+            format!("returned: {result}, was enabled: 1"),
+            String::from("cancelled: 0"),
+            String::from("hipMalloc: 0"),
+        ];
+        assert_eq!(lines(&mut command), expected, "{how}");
+    }
+    // The runtime is asked for the current device: that may be a cancellation point as any call of it.
+    let bench = Bench::new();
+    let mut command = bench.command(on_stand_in("cancelled.c", &[]));
+    command
+        .arg("first")
+        .env("FH_MEMORY_LIMIT", "4GiB")
+        .env("FAKE_CANCEL_POINT", "1");
+    assert_eq!(lines(&mut command), ["cancelled: 1", "hipMalloc: 0"]);
+}
+
+/// Neither the mark of the call nor its reservation outlives it.
+#[test]
+fn a_call_that_is_left_by_a_jump_is_over() {
+    let bench = Bench::new();
+    let mut command = bench.command(on_stand_in("left.c", &["-rdynamic"]));
+    let out = lines(command.arg("jumps").env("FH_MEMORY_LIMIT", "4GiB"));
+    let expected = [
+        "free 4 of 4 GiB",
+        "left",
+        "8 GiB: 2 2",
+        "free 4 of 4 GiB",
+        "hipMalloc 0",
+        // Whether the block is freed is not known, so it is not, until it is freed again.
+        "left",
+        "free 3 of 4 GiB",
+        "hipFree 0",
+        "free 4 of 4 GiB",
+    ];
+    assert_eq!(out, expected);
+}
+
+#[test]
+fn a_call_that_is_left_by_an_exception_is_over() {
+    if !common::has_cpp() {
+        eprintln!("not checked: there is no C++ compiler, c++");
+        return;
+    }
+    let bench = Bench::new();
+    let mut command = bench.command(on_stand_in("thrown.cpp", &["-rdynamic"]));
+    let out = lines(command.env("FH_MEMORY_LIMIT", "4GiB"));
+    let expected = ["caught", "8 GiB: 2", "8 GiB: 2", "free 4 of 4 GiB"];
+    assert_eq!(out, expected);
+}
+
+/// The outer call is alive: what it calls back belongs to it.
+#[test]
+fn a_call_back_out_of_a_call_is_inside_of_it() {
+    let bench = Bench::new();
+    let mut command = bench.command(on_stand_in("left.c", &["-rdynamic"]));
+    let out = lines(command.arg("calls").env("FH_MEMORY_LIMIT", "4GiB"));
+    let expected = [
+        "free 4 of 4 GiB",
+        "inside: 0",
+        "hipMalloc 0",
+        "8 GiB: 2 2",
+        "free 3 of 4 GiB",
+        "inside: 0",
+        "hipFree 0",
+        "free 4 of 4 GiB",
+        "hipFree 1",
+        "free 4 of 4 GiB",
+    ];
+    assert_eq!(out, expected);
+}
+
+/// Of two blocks at one address only one can be there: the other's bytes are given back.
+#[test]
+fn a_block_whose_address_was_given_again_is_not_booked_twice() {
+    let bench = Bench::new();
+    let mut command = bench.command(on_stand_in("left.c", &["-rdynamic"]));
+    let out = lines(
+        command
+            .arg("again")
+            .env("FH_MEMORY_LIMIT", "4GiB")
+            .env("FAKE_SAME_ADDRESS", "1")
+            .env("FAKE_FAIL_FREE", "1"),
+    );
+    let expected = [
+        "free 4 of 4 GiB",
+        "hipMalloc 0",
+        "8 GiB: 2 2",
+        "free 3 of 4 GiB",
+        "another thread: 0",
+        "hipFree 1",
+        "free 3 of 4 GiB",
+        "hipFree 0",
+        "free 4 of 4 GiB",
+    ];
+    assert_eq!(out, expected);
+    let log = std::fs::read_to_string(bench.log()).unwrap();
+    assert!(log.contains("1073741824 bytes there were freed"), "{log}");
 }
 
 /// The sum never exceeds the limit, and all is given back in the end.

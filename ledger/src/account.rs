@@ -127,6 +127,21 @@ impl Account<'_> {
         u64::from(!subtract(&self.own.live, bytes))
     }
 
+    /// Says that `bytes` which are about to be booked are not in the driver's counter: before
+    /// [`Self::commit`], so that what the driver should show is never overstated.
+    pub(crate) fn add_unseen(&self, bytes: u64) {
+        let sum = |now: u64| Some(now.saturating_add(bytes).min(MAX_BYTES));
+        let _ = self
+            .own
+            .live_unseen
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, sum);
+    }
+
+    /// Takes [`Self::add_unseen`] back, after [`Self::release`]. Returns how many anomalies were met.
+    pub(crate) fn release_unseen(&self, bytes: u64) -> u64 {
+        u64::from(!subtract(&self.own.live_unseen, bytes))
+    }
+
     /// The sum over all slots.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals {
@@ -163,12 +178,14 @@ pub(crate) fn charged(cells: &[Cell], high_water: &AtomicU64) -> u64 {
 pub(crate) fn read(cell: &Cell) -> CellView {
     let pending = cell.pending.load(Ordering::Acquire);
     let live = cell.live.load(Ordering::Acquire);
+    let known = cell.overhead_at.load(Ordering::Acquire) != 0;
     let overhead = cell.overhead.load(Ordering::Relaxed);
     CellView {
         live,
         pending,
-        overhead,
+        overhead: known.then_some(overhead),
         peak: cell.peak.load(Ordering::Relaxed),
+        live_unseen: cell.live_unseen.load(Ordering::Relaxed),
     }
 }
 

@@ -9,8 +9,8 @@ use crate::error::JoinError;
 use crate::file::{Names, boot_id, now};
 use crate::gpu::GpuSpec;
 use crate::layout::{
-    FLAG_SHARED, Geometry, LIVENESS_LOCKS, LIVENESS_WITNESS, MAGIC, VERSION, encode_limit,
-    store_bytes,
+    FLAG_SHARED, Geometry, GpuRecord, LIVENESS_LOCKS, LIVENESS_WITNESS, MAGIC, VERSION,
+    encode_limit, store_bytes,
 };
 use crate::liveness::{self, At};
 use crate::mapping::Mapping;
@@ -121,13 +121,18 @@ fn create_draft(
     Ok(())
 }
 
+/// Fills in the record of a GPU that is about to be counted in.
+pub(crate) fn enter(record: &GpuRecord, gpu: &GpuSpec) {
+    let limit = encode_limit(gpu.limit);
+    record.key.store(gpu.key.0, Ordering::Relaxed);
+    record.limit.store(limit, Ordering::Relaxed);
+    record.made_limit.store(limit, Ordering::Relaxed);
+    record.board_bytes.store(gpu.board_bytes, Ordering::Relaxed);
+}
+
 fn write_gpus(map: &Mapping, gpus: &[GpuSpec]) {
     for (record, gpu) in map.gpu_records().iter().zip(gpus) {
-        record.key.store(gpu.key.0, Ordering::Relaxed);
-        record
-            .limit
-            .store(encode_limit(gpu.limit), Ordering::Relaxed);
-        record.board_bytes.store(gpu.board_bytes, Ordering::Relaxed);
+        enter(record, gpu);
     }
     map.header()
         .gpu_count

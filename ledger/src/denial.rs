@@ -19,7 +19,8 @@ pub struct Denial {
     pub mine: u64,
     /// Charged to all other processes of the budget, their overhead included.
     pub others: u64,
-    /// The overhead of this process: what the driver holds for it beyond its bookings.
+    /// The overhead of this process: what the driver holds for it beyond its bookings. 0 also where
+    /// that was not measured.
     pub overhead: u64,
     /// What one request could have got: the limit less `mine`, `others` and `overhead`.
     pub available: u64,
@@ -36,6 +37,29 @@ pub enum DenialReason {
     UnknownGpu,
     /// The slot is no longer this process's: it left, or the member was inherited by a fork.
     NotAMember,
+}
+
+impl DenialReason {
+    /// The number that stands for it in a ledger.
+    pub(crate) fn code(self) -> u64 {
+        match self {
+            Self::OverLimit => 1,
+            Self::TooLarge => 2,
+            Self::UnknownGpu => 3,
+            Self::NotAMember => 4,
+        }
+    }
+
+    /// The reason that a number stands for.
+    pub(crate) fn from_code(code: u64) -> Option<Self> {
+        match code {
+            1 => Some(Self::OverLimit),
+            2 => Some(Self::TooLarge),
+            3 => Some(Self::UnknownGpu),
+            4 => Some(Self::NotAMember),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Denial {

@@ -23,7 +23,7 @@ use crate::place::{BudgetName, Place};
 use crate::process::{Who, effective_uid};
 use crate::reap::{Right, Scan, Target, empty, reap, somebody_lives};
 use crate::slot::{Claim, State};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Kind, Range};
 use crate::view::LivenessMode;
 
@@ -167,15 +167,20 @@ impl Newcomer<'_> {
                 .iter()
                 .position(|record| record.key.load(Ordering::Relaxed) == gpu.key.0)
                 .map_or_else(|| self.add_gpu(map, gpu), Ok)?;
-            // What was added has the limit it was added with.
-            let ledger = map.gpus().get(index).map_or(gpu.limit, |record| {
-                decode_limit(record.limit.load(Ordering::Acquire))
+            let mine = encode_limit(gpu.limit);
+            // What was added just now has the limit it was added with.
+            let (ledger, made) = map.gpus().get(index).map_or((mine, mine), |record| {
+                let load = |word: &AtomicU64| word.load(Ordering::Acquire);
+                (load(&record.limit), load(&record.made_limit))
             });
-            let own = if ledger == gpu.limit {
+            // Who brings what the budget was made with wants what the budget has, also after that
+            // was changed.
+            let own = if mine == ledger || mine == made {
                 FOLLOW
             } else {
-                encode_limit(gpu.limit)
+                mine
             };
+            let ledger = decode_limit(ledger);
             found.push(MemberGpu {
                 index,
                 key: gpu.key,
@@ -211,11 +216,7 @@ impl Newcomer<'_> {
             capacity: map.geometry().gpu_capacity() as u64,
         };
         let record = map.gpu_records().get(index).ok_or_else(no_room)?;
-        record.key.store(gpu.key.0, Ordering::Relaxed);
-        record
-            .limit
-            .store(encode_limit(gpu.limit), Ordering::Relaxed);
-        record.board_bytes.store(gpu.board_bytes, Ordering::Relaxed);
+        create::enter(record, gpu);
         // Published with its count: nobody looks at a record before.
         map.header()
             .gpu_count
@@ -337,7 +338,11 @@ impl Newcomer<'_> {
             &refusal.at,
             &refusal.size,
             &refusal.gpu,
-            &slot.overhead_at,
+            &refusal.reason,
+            &refusal.limit,
+            &refusal.mine,
+            &refusal.others,
+            &refusal.overhead,
             &slot.end_seen_at,
             &slot.end_kind,
         ];

@@ -26,7 +26,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HIPFLEXL");
 pub(crate) const VERSION: u64 = 1;
 
 /// For how many GPUs a ledger is made at least, so that processes that see different GPUs can join.
-pub(crate) const MIN_GPU_CAPACITY: usize = 8;
+pub(crate) const MIN_GPU_CAPACITY: usize = 16;
 
 pub(crate) const GPUS_OFFSET: usize = 4096;
 pub(crate) const SLOTS_OFFSET: usize = GPUS_OFFSET + MAX_GPUS * size_of::<GpuRecord>();
@@ -109,7 +109,10 @@ pub(crate) struct GpuRecord {
     pub(crate) limit: AtomicU64,
     /// VRAM of the board in bytes, 0 when unknown.
     pub(crate) board_bytes: AtomicU64,
-    pub(crate) spare: [AtomicU64; 13],
+    /// The limit that the GPU was entered with, encoded as `limit` is, and never changed: who brings
+    /// it has no limit of his own.
+    pub(crate) made_limit: AtomicU64,
+    pub(crate) spare: [AtomicU64; 12],
 }
 
 /// What is known of one member. Only the figures in its cells count; all this is for observers.
@@ -143,12 +146,10 @@ pub(crate) struct Slot {
     pub(crate) refusals: AtomicU64,
     pub(crate) anomalies: AtomicU64,
     pub(crate) last_refusal: RefusalRecord,
-    /// When the member last compared its figures with the driver's.
-    pub(crate) overhead_at: AtomicU64,
     /// An observer's notes on the member's end: when it was seen, and what it was.
     pub(crate) end_seen_at: AtomicU64,
     pub(crate) end_kind: AtomicU64,
-    pub(crate) unused: [AtomicU64; 31],
+    pub(crate) unused: [AtomicU64; 27],
     /// 256 bytes for what later versions want to know of a member without a new layout.
     pub(crate) spare: [AtomicU64; 32],
 }
@@ -163,6 +164,13 @@ pub(crate) struct RefusalRecord {
     pub(crate) gpu: AtomicU64,
     /// Name of the call, padded with zeros.
     pub(crate) api: [AtomicU64; 4],
+    /// [`crate::DenialReason`] as a number, and the figures of the [`crate::Denial`].
+    pub(crate) reason: AtomicU64,
+    /// Encoded, see [`encode_limit`].
+    pub(crate) limit: AtomicU64,
+    pub(crate) mine: AtomicU64,
+    pub(crate) others: AtomicU64,
+    pub(crate) overhead: AtomicU64,
 }
 
 /// One member's figures on one GPU, in bytes. All are 0 in the cells of a free slot, but for
@@ -177,7 +185,9 @@ pub(crate) struct Cell {
     pub(crate) member_limit: AtomicU64,
     /// The part of `live` that the driver's counter does not show (managed memory).
     pub(crate) live_unseen: AtomicU64,
-    pub(crate) spare: [AtomicU64; 2],
+    /// When `overhead` was last measured; 0: it is not known, and `overhead` is 0.
+    pub(crate) overhead_at: AtomicU64,
+    pub(crate) spare: AtomicU64,
 }
 
 // What other builds of this library rely on.
@@ -207,6 +217,7 @@ const _: () = {
     assert!(size_of::<GpuRecord>() == 128);
     assert!(offset_of!(GpuRecord, limit) == 8);
     assert!(offset_of!(GpuRecord, board_bytes) == 16);
+    assert!(offset_of!(GpuRecord, made_limit) == 24);
 
     assert!(size_of::<Slot>() == 1024);
     assert!(offset_of!(Slot, claim) == 0);
@@ -224,8 +235,12 @@ const _: () = {
     assert!(offset_of!(Slot, cu_mask) == 272);
     assert!(offset_of!(Slot, allocations) == 400);
     assert!(offset_of!(Slot, last_refusal) == 432);
-    assert!(offset_of!(Slot, overhead_at) == 496);
-    assert!(offset_of!(Slot, unused) == 520);
+    assert!(size_of::<RefusalRecord>() == 104);
+    assert!(offset_of!(RefusalRecord, api) == 32);
+    assert!(offset_of!(RefusalRecord, reason) == 64);
+    assert!(offset_of!(RefusalRecord, overhead) == 96);
+    assert!(offset_of!(Slot, end_seen_at) == 536);
+    assert!(offset_of!(Slot, unused) == 552);
     assert!(offset_of!(Slot, spare) == 768);
 
     assert!(size_of::<Cell>() == 64);
@@ -235,6 +250,7 @@ const _: () = {
     assert!(offset_of!(Cell, peak) == 24);
     assert!(offset_of!(Cell, member_limit) == 32);
     assert!(offset_of!(Cell, live_unseen) == 40);
+    assert!(offset_of!(Cell, overhead_at) == 48);
 
     assert!(SLOTS_OFFSET == 12_288);
     assert!(CELLS_OFFSET == 1_060_864);
@@ -409,15 +425,15 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_has_room_for_8_to_64_gpus() {
+    fn a_ledger_has_room_for_16_to_64_gpus() {
         let capacity = |gpus| Geometry::for_gpus(gpus).map(Geometry::gpu_capacity);
-        assert_eq!(capacity(1), Some(8));
-        assert_eq!(capacity(8), Some(8));
-        assert_eq!(capacity(9), Some(16));
+        assert_eq!(capacity(1), Some(16));
+        assert_eq!(capacity(16), Some(16));
+        assert_eq!(capacity(17), Some(32));
         assert_eq!(capacity(64), Some(64));
         assert_eq!(capacity(65), None);
         assert_eq!(Geometry::with_capacity(0), None);
-        assert_eq!(Geometry::for_gpus(1).unwrap().file_size(), 1_585_152);
+        assert_eq!(Geometry::for_gpus(1).unwrap().file_size(), 2_109_440);
         assert_eq!(Geometry::for_gpus(64).unwrap().file_size() % 4096, 0);
     }
 

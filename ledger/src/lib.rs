@@ -46,6 +46,7 @@ mod file;
 mod fork_guard;
 mod gpu;
 mod join;
+mod kind;
 mod layout;
 pub mod limit;
 mod liveness;
@@ -62,22 +63,26 @@ mod snapshot;
 mod sync;
 mod sys;
 mod view;
+mod words;
 
 pub use denial::{Denial, DenialReason};
 pub use error::{ChangeError, JoinError, OpenError, PlaceError, SystemError};
 pub use fork_guard::ForkGuard;
 pub use gpu::{GpuKey, GpuSpec};
+pub use kind::Kind;
 pub use limit::{Limit, LimitError, LimitSpec};
 pub use member::{Identity, Joined, Member, Reservation, Stayed};
 pub use notice::{Notice, StricterLimit};
 pub use observe::{Ledger, Listed};
 pub use place::{
     BUDGET_NAME_MAX, BudgetName, BudgetNameError, DEFAULT_BUDGET, DEFAULT_ROOT, Place,
+    PlaceVariableError,
 };
 pub use view::{
     Alive, CellView, GpuSnapshot, GpuView, HookEngine, LastRefusal, LedgerSnapshot, LivenessMode,
     MemberCell, MemberSnapshot, Reaped,
 };
+pub use words::yes_or_no;
 
 /// How many hooks a member can tell the engines of ([`Member::set_engine`]).
 pub const MAX_HOOKS: usize = 128;

@@ -8,6 +8,7 @@
 
 use std::fmt;
 
+use crate::gpu::{GpuKey, GpuSpec};
 use crate::size::{self, Decimal, SizeError, shown};
 
 /// The most GPUs that one limit text may name.
@@ -212,6 +213,30 @@ impl LimitSpec {
     }
 }
 
+impl LimitSpec {
+    /// The limits of a machine's GPUs, each given by its key, its PCI address as text and the size
+    /// of its VRAM in bytes (0 when unknown), in the same order. The GPUs that count are those that
+    /// the program may use: each needs a limit, and each that is named must be among them.
+    ///
+    /// # Errors
+    /// What [`Self::check_named`] and [`Self::resolve`] find.
+    pub fn on<Bdf: AsRef<str>>(
+        &self,
+        gpus: impl IntoIterator<Item = (GpuKey, Bdf, u64)>,
+    ) -> Result<Vec<GpuSpec>, LimitError> {
+        let gpus: Vec<_> = gpus.into_iter().collect();
+        self.check_named(gpus.iter().map(|(_, bdf, _)| bdf.as_ref()))?;
+        let specs = gpus.iter().map(|(key, bdf, board_bytes)| {
+            Ok(GpuSpec {
+                key: *key,
+                limit: self.resolve(bdf.as_ref(), *board_bytes)?,
+                board_bytes: *board_bytes,
+            })
+        });
+        specs.collect()
+    }
+}
+
 impl Amount {
     fn parse(text: &str) -> Result<Self, LimitError> {
         let trimmed = text.trim();
@@ -254,7 +279,7 @@ impl Amount {
     }
 }
 
-/// A PCI address in the form in which addresses are compared: lower case, with its domain.
+/// A PCI address in the form in which addresses are compared: that of [`GpuKey`].
 /// `*` stays. `None` for what cannot be one.
 fn normal(text: &str) -> Option<String> {
     let text = text.trim().to_ascii_lowercase();
@@ -262,15 +287,7 @@ fn normal(text: &str) -> Option<String> {
         return Some(text);
     }
     let address = text.strip_prefix("amd-gpu-").unwrap_or(&text);
-    let valid = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.' | '/');
-    if !address.contains(':') || !address.contains('.') || !address.chars().all(valid) {
-        return None;
-    }
-    match address.matches(':').count() {
-        1 => Some(format!("0000:{address}")),
-        2 => Some(address.to_owned()),
-        _ => None,
-    }
+    GpuKey::parse(address).map(|key| key.to_string())
 }
 
 fn joined<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -326,6 +343,16 @@ mod tests {
             resolve("AMD-GPU-0000:C3:00.0=1Ki", "0000:c3:00.0", 0),
             Ok(Limit::Bytes(1024))
         );
+        // However it is written.
+        for text in ["3:0.0=1Ki", "0:3:0.0=1Ki", "00000000:03:00.0=1Ki"] {
+            assert_eq!(
+                resolve(text, "0000:03:00.0", 0),
+                Ok(Limit::Bytes(1024)),
+                "{text}"
+            );
+        }
+        let parts = "03:00.0/2=1GiB,03:00.0=2GiB";
+        assert_eq!(resolve(parts, "0000:03:00.0/2", 0), Ok(Limit::Bytes(GIB)));
         // Partitions of one device differ in the function.
         let cpx = "0000:03:00.0=1GiB,0000:03:00.1=2GiB";
         assert_eq!(resolve(cpx, "0000:03:00.1", GIB), Ok(Limit::Bytes(2 * GIB)));
@@ -357,6 +384,42 @@ mod tests {
     }
 
     #[test]
+    fn the_limits_of_a_machine_are_those_of_its_gpus() {
+        let machine = || {
+            [
+                (GpuKey(0x300), "0000:03:00.0", 64 * GIB),
+                (GpuKey(0x8300), "0000:83:00.0", 0),
+            ]
+        };
+        let on = |text: &str| LimitSpec::parse(text).unwrap().on(machine());
+        let specs = on("83:0.0=2GiB,*=50%").unwrap();
+        assert_eq!(
+            specs,
+            [
+                GpuSpec {
+                    key: GpuKey(0x300),
+                    limit: Limit::Bytes(32 * GIB),
+                    board_bytes: 64 * GIB
+                },
+                GpuSpec {
+                    key: GpuKey(0x8300),
+                    limit: Limit::Bytes(2 * GIB),
+                    board_bytes: 0
+                },
+            ]
+        );
+        assert!(matches!(
+            on("0000:99:00.0=1GiB,*=1GiB"),
+            Err(LimitError::NotPresent { .. })
+        ));
+        assert!(matches!(
+            on("0000:03:00.0=1GiB"),
+            Err(LimitError::NotNamed { .. })
+        ));
+        assert!(matches!(on("50%"), Err(LimitError::BoardUnknown(..))));
+    }
+
+    #[test]
     fn what_is_no_limit_is_refused() {
         for text in [
             "",
@@ -382,6 +445,12 @@ mod tests {
             "gpu0=1GiB",
             "*=",
             "0:0:0:0.0=1GiB",
+            "03:00.8=1GiB",
+            "03:20.0=1GiB",
+            "103:00.0=1GiB",
+            "+3:0.0=1GiB",
+            "03:00.0/16=1GiB",
+            "03:00=1GiB",
             "99999999999999999999%",
         ] {
             assert!(LimitSpec::parse(text).is_err(), "{text:?}");
@@ -394,7 +463,7 @@ mod tests {
             resolve("50%", "0000:03:00.0", 0),
             Err(LimitError::BoardUnknown(..))
         ));
-        let many: Vec<String> = (0..300).map(|n| format!("0000:00:00.{n:x}=1GiB")).collect();
+        let many: Vec<String> = (0..300).map(|n| format!("{n:x}:00:00.0=1GiB")).collect();
         assert_eq!(LimitSpec::parse(&many.join(",")), Err(LimitError::TooMany));
     }
 

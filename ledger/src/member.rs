@@ -17,7 +17,8 @@ use crate::error::JoinError;
 use crate::file::now;
 use crate::fork_guard::ForkGuard;
 use crate::gpu::{GpuKey, GpuSpec};
-use crate::layout::{Slot, effective_limit, store_bytes};
+use crate::kind::Kind;
+use crate::layout::{Slot, effective_limit, encode_limit, store_bytes};
 use crate::limit::Limit;
 use crate::liveness::{At, Liveness};
 use crate::mapping::Mapping;
@@ -56,6 +57,7 @@ pub struct Joined {
 pub struct Reservation {
     gpu: usize,
     bytes: u64,
+    kind: Kind,
 }
 
 impl Reservation {
@@ -69,6 +71,12 @@ impl Reservation {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What they are reserved for.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
     }
 }
 
@@ -134,10 +142,10 @@ impl Member {
     ///
     /// * A ledger without a live member is replaced by a fresh one with the limits in `gpus`.
     /// * In a ledger that is in use, the stricter of its limit and the one in `gpus` holds for this
-    ///   process, and a [`Notice`] says so. Where both are equal, a later change of the ledger's
-    ///   limit applies to this process too.
+    ///   process, and a [`Notice`] says so. Where both are equal, or this process brings the limit
+    ///   that the ledger was made with, the ledger's holds, and a later change of it too.
     /// * GPUs are matched by key. One that the ledger does not have yet is added with the limit that
-    ///   this process brings, as long as there is room (a ledger is made with room for at least 8).
+    ///   this process brings, as long as there is room (a ledger is made with room for at least 16).
     ///
     /// # Errors
     /// [`JoinError`]; its text says what to do. Waits up to about 2 s for another process that is
@@ -166,7 +174,8 @@ impl Member {
         }
     }
 
-    /// Reserves `bytes` before the native call, or says why not.
+    /// Reserves `bytes` of the device's own memory ([`Kind::Device`]) before the native call, or says
+    /// why not.
     ///
     /// Before it refuses it reaps dead members once, and waits a few milliseconds at most while
     /// nothing but reservations of others, which may yet be given back, stands in the way.
@@ -174,7 +183,16 @@ impl Member {
     /// # Errors
     /// [`Denial`]; nothing is charged then.
     pub fn reserve(&self, gpu: usize, bytes: u64) -> Result<Reservation, Denial> {
-        self.charge(gpu, bytes).map(|()| Reservation { gpu, bytes })
+        self.reserve_as(Kind::Device, gpu, bytes)
+    }
+
+    /// As [`Self::reserve`], for memory of any kind. The kind stays with the reservation.
+    ///
+    /// # Errors
+    /// [`Denial`]; nothing is charged then.
+    pub fn reserve_as(&self, kind: Kind, gpu: usize, bytes: u64) -> Result<Reservation, Denial> {
+        self.charge(gpu, bytes)
+            .map(|()| Reservation { gpu, bytes, kind })
     }
 
     /// Enlarges a reservation by `extra` bytes (when a pitch turns out wider than estimated).
@@ -191,6 +209,9 @@ impl Member {
     /// allocation.
     pub fn commit(&self, reservation: Reservation, actual: u64) {
         if let Some((slot, account)) = self.account_of(reservation.gpu) {
+            if reservation.kind == Kind::Managed {
+                account.add_unseen(actual);
+            }
             self.note(slot, account.commit(reservation.bytes, actual));
             slot.allocations.fetch_add(1, Ordering::Relaxed);
         }
@@ -203,11 +224,19 @@ impl Member {
         }
     }
 
-    /// Gives `bytes` of what was booked back: the native free succeeded. Counts one free. Giving
-    /// back more than is booked leaves 0 and counts an anomaly.
+    /// Gives `bytes` of what was booked as [`Kind::Device`] back: the native free succeeded. Counts
+    /// one free. Giving back more than is booked leaves 0 and counts an anomaly.
     pub fn release(&self, gpu: usize, bytes: u64) {
+        self.release_as(Kind::Device, gpu, bytes);
+    }
+
+    /// As [`Self::release`], for memory that was booked as this kind.
+    pub fn release_as(&self, kind: Kind, gpu: usize, bytes: u64) {
         if let Some((slot, account)) = self.account_of(gpu) {
             self.note(slot, account.release(bytes));
+            if kind == Kind::Managed {
+                self.note(slot, account.release_unseen(bytes));
+            }
             slot.frees.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -235,14 +264,18 @@ impl Member {
         Some(self.limit_on(this, &self.account(this)?))
     }
 
-    /// Says how much the driver holds for this process beyond what is booked, in bytes.
+    /// Says how much the driver holds for this process beyond what is booked, in bytes. From then on
+    /// it is known ([`crate::CellView::overhead`]), also when it is 0.
     pub fn set_overhead(&self, gpu: usize, bytes: u64) {
-        let Some((slot, account)) = self.account_of(gpu) else {
+        let Some((_, account)) = self.account_of(gpu) else {
             return;
         };
         let bytes = bytes.min(crate::size::MAX_BYTES);
         account.own.overhead.store(bytes, Ordering::Release);
-        slot.overhead_at.store(now(), Ordering::Relaxed);
+        account
+            .own
+            .overhead_at
+            .store(now().max(1), Ordering::Release);
         // A thread that leaves changes the state first and clears the figures then: either it clears
         // what was stored above, or the change is seen here.
         fence(Ordering::SeqCst);
@@ -252,8 +285,9 @@ impl Member {
         }
     }
 
-    /// Counts a refusal and keeps its size, time and API name (the first 32 bytes) for observers.
-    pub fn record_refusal(&self, gpu: usize, size: u64, api: &str) {
+    /// Counts a refusal and keeps it for observers: what was asked for, why it was refused, the
+    /// figures of that moment, the time and the name of the call (the first 32 bytes).
+    pub fn record_refusal(&self, gpu: usize, denial: &Denial, api: &str) {
         let Some((slot, _)) = self.account_of(gpu) else {
             return;
         };
@@ -273,8 +307,17 @@ impl Member {
         fence(Ordering::Release);
         let index = self.gpus.get(gpu).map_or(u64::MAX, |gpu| gpu.index as u64);
         record.at.store(now(), Ordering::Relaxed);
-        record.size.store(size, Ordering::Relaxed);
-        record.gpu.store(index, Ordering::Relaxed);
+        for (word, value) in [
+            (&record.size, denial.requested),
+            (&record.gpu, index),
+            (&record.reason, denial.reason.code()),
+            (&record.limit, encode_limit(denial.limit)),
+            (&record.mine, denial.mine),
+            (&record.others, denial.others),
+            (&record.overhead, denial.overhead),
+        ] {
+            word.store(value, Ordering::Relaxed);
+        }
         store_bytes(&record.api, api.as_bytes());
         record
             .sequence

@@ -1,7 +1,11 @@
 //! Where ledgers lie: `$FH_SHM_PATH/UID/BUDGET`, or `$FH_SHM_PATH/shared/BUDGET` for all users.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+use crate::size::shown;
+use crate::words::yes_or_no;
 
 /// The directory that holds the ledgers unless `FH_SHM_PATH` names another.
 pub const DEFAULT_ROOT: &str = "/dev/shm/hipflex";
@@ -31,20 +35,31 @@ impl Place {
         }
     }
 
-    /// The place that the environment names: `FH_SHM_PATH` (default [`DEFAULT_ROOT`]) and
-    /// `FH_SHM_SHARED` (`1`, `true`, `on` or `yes`; unset, empty or anything else: not shared).
-    #[must_use]
-    pub fn from_env() -> Self {
-        let root = std::env::var_os("FH_SHM_PATH").filter(|path| !path.is_empty());
-        let shared = std::env::var("FH_SHM_SHARED").unwrap_or_default();
-        let shared = matches!(
-            shared.trim().to_ascii_lowercase().as_str(),
-            "1" | "true" | "on" | "yes"
-        );
-        Self::new(
-            root.map_or_else(|| PathBuf::from(DEFAULT_ROOT), PathBuf::from),
-            shared,
-        )
+    /// The place that the environment names: `FH_SHM_PATH` (unset or empty: [`DEFAULT_ROOT`]) and
+    /// `FH_SHM_SHARED` (a word of [`yes_or_no`]; unset or empty: not shared).
+    ///
+    /// # Errors
+    /// [`PlaceVariableError`]: a value that is not understood would put the process into another
+    /// account than was meant.
+    pub fn from_env() -> Result<Self, PlaceVariableError> {
+        let set = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+        Self::of_variables(set("FH_SHM_PATH"), set("FH_SHM_SHARED"))
+    }
+
+    fn of_variables(
+        path: Option<OsString>,
+        shared: Option<OsString>,
+    ) -> Result<Self, PlaceVariableError> {
+        let root = path.map_or_else(|| PathBuf::from(DEFAULT_ROOT), PathBuf::from);
+        if !root.is_absolute() {
+            let path = shown(&root.to_string_lossy());
+            return Err(PlaceVariableError::Relative(path));
+        }
+        let shared = shared.map_or(Ok(false), |word| {
+            yes_or_no(&word)
+                .ok_or_else(|| PlaceVariableError::Shared(shown(&word.to_string_lossy())))
+        })?;
+        Ok(Self::new(root, shared))
     }
 
     /// The directory above the ones of the users.
@@ -77,6 +92,23 @@ impl Place {
     }
 }
 
+/// A variable that names a [`Place`] and cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceVariableError {
+    /// The program could change its working directory, and its children have others.
+    #[error(
+        "FH_SHM_PATH={0} is not an absolute path, so that each process would have another directory: \
+         write it from the root, such as {DEFAULT_ROOT}"
+    )]
+    Relative(String),
+    /// Neither yes nor no.
+    #[error(
+        "FH_SHM_SHARED={0} is neither yes (1, true, on, yes) nor no (0, false, off, no), so that \
+         whose account is meant cannot be known"
+    )]
+    Shared(String),
+}
+
 /// The name of a budget: 1 to 64 of `A-Z a-z 0-9 . _ -`, not starting with a point.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BudgetName(String);
@@ -101,7 +133,7 @@ impl BudgetName {
             || name.starts_with('.')
             || !name.bytes().all(valid)
         {
-            return Err(BudgetNameError(crate::size::shown(name)));
+            return Err(BudgetNameError(shown(name)));
         }
         Ok(Self(name.to_owned()))
     }
@@ -148,6 +180,29 @@ mod tests {
             assert!(BudgetName::new(bad).is_err(), "{bad:?}");
         }
         assert!(BudgetName::new(&"x".repeat(64)).is_ok());
+    }
+
+    #[test]
+    fn variables_that_cannot_be_understood_are_errors() {
+        let place = |path: &str, shared: &str| {
+            let set = |value: &str| Some(OsString::from(value)).filter(|value| !value.is_empty());
+            Place::of_variables(set(path), set(shared))
+        };
+        assert_eq!(place("", ""), Ok(Place::new(DEFAULT_ROOT, false)));
+        assert_eq!(place("/r", "1"), Ok(Place::new("/r", true)));
+        assert_eq!(place("/r", "YES"), Ok(Place::new("/r", true)));
+        assert_eq!(place("/r", "off"), Ok(Place::new("/r", false)));
+        for word in ["ture", "2", " ", "y"] {
+            let error = place("/r", word).unwrap_err().to_string();
+            assert!(error.contains("FH_SHM_SHARED"), "{error}");
+        }
+        for path in ["r", "./r", "../r"] {
+            let error = place(path, "").unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("FH_SHM_PATH={path}")) && error.contains("absolute"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

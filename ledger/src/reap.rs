@@ -219,8 +219,10 @@ pub(crate) fn empty(cell: &Cell) {
         &cell.overhead,
         &cell.peak,
         &cell.live_unseen,
+        &cell.overhead_at,
+        &cell.spare,
     ];
-    for figure in figures.into_iter().chain(&cell.spare) {
+    for figure in figures {
         figure.store(0, Ordering::Release);
     }
     cell.member_limit.store(FOLLOW, Ordering::Release);

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::account;
+use crate::denial::DenialReason;
 use crate::gpu::GpuKey;
 use crate::layout::{
     FLAG_SHARED, GpuRecord, RefusalRecord, Slot, decode_limit, effective_limit, load_text,
@@ -167,6 +168,11 @@ fn last_refusal(gpus: &[GpuRecord], record: &RefusalRecord) -> Option<LastRefusa
             size: load(&record.size),
             time: time(&record.at),
             api: load_text(&record.api),
+            reason: DenialReason::from_code(load(&record.reason)),
+            limit: decode_limit(load(&record.limit)),
+            mine: load(&record.mine),
+            others: load(&record.others),
+            overhead: load(&record.overhead),
         });
         fence(Ordering::Acquire);
         // Odd: it was being written, and is for good if its writer died there.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use crate::denial::DenialReason;
 use crate::gpu::GpuKey;
 use crate::limit::Limit;
 
@@ -13,10 +14,13 @@ pub struct CellView {
     pub live: u64,
     /// Reserved for native calls that have not returned.
     pub pending: u64,
-    /// What the driver holds for the process beyond its bookings.
-    pub overhead: u64,
+    /// What the driver holds for the process beyond its bookings; `None` where it was not measured
+    /// (0 where it was, and there is none).
+    pub overhead: Option<u64>,
     /// The most that was ever booked at a time.
     pub peak: u64,
+    /// The part of `live` that the driver's own counter does not show ([`crate::Kind::Managed`]).
+    pub live_unseen: u64,
 }
 
 impl CellView {
@@ -25,7 +29,7 @@ impl CellView {
     pub fn charged(&self) -> u64 {
         self.live
             .saturating_add(self.pending)
-            .saturating_add(self.overhead)
+            .saturating_add(self.overhead.unwrap_or(0))
     }
 }
 
@@ -227,6 +231,32 @@ pub struct LastRefusal {
     pub time: SystemTime,
     /// By which call.
     pub api: String,
+    /// Why; `None` for a reason that this version does not know.
+    pub reason: Option<DenialReason>,
+    /// The limit that held for the member then. This and what follows says something only where the
+    /// reason is [`DenialReason::OverLimit`].
+    pub limit: Limit,
+    /// Booked or about to be booked by the member then, without this request, in bytes.
+    pub mine: u64,
+    /// Charged to all other members then, in bytes.
+    pub others: u64,
+    /// The overhead of the member then, in bytes; 0 also where it was not measured.
+    pub overhead: u64,
+}
+
+impl LastRefusal {
+    /// What one request could have got then, in bytes; `None` without a limit.
+    #[must_use]
+    pub fn available(&self) -> Option<u64> {
+        let charged = self
+            .mine
+            .saturating_add(self.others)
+            .saturating_add(self.overhead);
+        match self.limit {
+            Limit::Unlimited => None,
+            Limit::Bytes(limit) => Some(limit.saturating_sub(charged)),
+        }
+    }
 }
 
 /// A dead member whose slot was cleared.

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{GIB, MIB, Scene, gpu, hold, identity};
 use hipflex_ledger::{
-    Alive, DenialReason, GpuKey, HookEngine, Limit, LivenessMode, Member, Notice, Stayed, size,
+    Alive, Denial, DenialReason, GpuKey, HookEngine, Kind, Limit, LivenessMode, Member, Notice,
+    Stayed, size,
 };
 
 #[test]
@@ -160,11 +161,11 @@ fn gpus_are_matched_by_key_and_added_while_there_is_room() {
     );
     a.commit(in_use, MIB);
 
-    let five: Vec<_> = (3..8).map(|n| gpu(n, limit)).collect();
-    let c = scene.try_join(&five).unwrap().member;
-    assert_eq!(scene.ledger().snapshot().gpus.len(), 8);
-    let error = scene.try_join(&[gpu(8, limit)]).unwrap_err().to_string();
-    assert!(error.contains("no room for GPU 0000:09:00.0"), "{error}");
+    let more: Vec<_> = (3..16).map(|n| gpu(n, limit)).collect();
+    let c = scene.try_join(&more).unwrap().member;
+    assert_eq!(scene.ledger().snapshot().gpus.len(), 16);
+    let error = scene.try_join(&[gpu(16, limit)]).unwrap_err().to_string();
+    assert!(error.contains("no room for GPU 0000:11:00.0"), "{error}");
     assert_eq!(c.view(4).unwrap().key, gpu(7, limit).key);
 
     for (list, said) in [
@@ -284,6 +285,50 @@ fn a_changed_limit_applies_to_those_who_did_not_bring_a_stricter_one() {
 }
 
 #[test]
+fn who_brings_the_limit_that_a_budget_was_made_with_follows_its_changes() {
+    let scene = Scene::new();
+    let first = scene.join(4 * GIB);
+    let ledger = scene.ledger();
+    let key = gpu(0, Limit::Unlimited).key;
+    for changed in [2 * GIB, 8 * GIB] {
+        ledger.set_limit(key, Limit::Bytes(changed)).unwrap();
+        let joined = scene.try_join(&[gpu(0, Limit::Bytes(4 * GIB))]).unwrap();
+        assert_eq!(joined.notices, []);
+        assert_eq!(joined.member.limit(0), Some(Limit::Bytes(changed)));
+        // And what is changed later.
+        ledger.set_limit(key, Limit::Bytes(3 * GIB)).unwrap();
+        assert_eq!(joined.member.limit(0), Some(Limit::Bytes(3 * GIB)));
+        assert_eq!(first.limit(0), Some(Limit::Bytes(3 * GIB)));
+    }
+    let other = scene.try_join(&[gpu(0, Limit::Bytes(GIB))]).unwrap();
+    assert_eq!(other.notices.len(), 1);
+}
+
+#[test]
+fn managed_memory_is_charged_and_told_apart() {
+    let scene = Scene::new();
+    let member = scene.join(GIB);
+    hold(&member, 100 * MIB);
+    let managed = member.reserve_as(Kind::Managed, 0, 50 * MIB).unwrap();
+    assert_eq!(managed.kind(), Kind::Managed);
+    member.commit(managed, 40 * MIB);
+    let mine = member.view(0).unwrap().mine;
+    assert_eq!((mine.live, mine.live_unseen), (140 * MIB, 40 * MIB));
+    assert_eq!(mine.charged(), 140 * MIB);
+    assert!(member.reserve_as(Kind::Managed, 0, GIB).is_err());
+    member.release(0, 100 * MIB);
+    let mine = member.view(0).unwrap().mine;
+    assert_eq!((mine.live, mine.live_unseen), (40 * MIB, 40 * MIB));
+    member.release_as(Kind::Managed, 0, 40 * MIB);
+    let snapshot = scene.ledger().snapshot();
+    let figures = snapshot.members[0].cells[0].figures;
+    assert_eq!((figures.live, figures.live_unseen), (0, 0));
+    assert_eq!((snapshot.anomalies, snapshot.members[0].frees), (0, 2));
+    member.leave().unwrap();
+    assert_eq!(scene.join(GIB).view(0).unwrap().mine.live_unseen, 0);
+}
+
+#[test]
 fn a_ledger_without_a_live_member_takes_the_newcomers_limits() {
     let scene = Scene::new();
     let first = scene.join(4 * GIB);
@@ -345,8 +390,24 @@ fn a_snapshot_shows_who_holds_what() {
     member.set_engine(2, HookEngine::Table);
     member.set_engine(3, HookEngine::Other(9));
     member.set_engine(hipflex_ledger::MAX_HOOKS, HookEngine::Gum);
-    member.record_refusal(1, 5 * GIB, "hipMalloc");
-    member.record_refusal(1, 6 * GIB, "hipMallocPitch\n-and-a-name-that-is-too-long");
+    let denial = Denial {
+        reason: DenialReason::OverLimit,
+        requested: 6 * GIB,
+        limit: Limit::Bytes(4 * GIB),
+        mine: GIB,
+        others: MIB,
+        overhead: 2,
+        available: 3 * GIB - MIB - 2,
+    };
+    let first = Denial {
+        reason: DenialReason::TooLarge,
+        requested: u64::MAX,
+        ..denial
+    };
+    member.record_refusal(1, &first, "hipMalloc");
+    let told = scene.ledger().snapshot().members[0].last_refusal.clone();
+    assert_eq!(told.unwrap().reason, Some(DenialReason::TooLarge));
+    member.record_refusal(1, &denial, "hipMallocPitch\n-and-a-name-that-is-too-long");
     member.release(0, MIB);
 
     let ledger = scene.ledger();
@@ -386,6 +447,17 @@ fn a_snapshot_shows_who_holds_what() {
         (refusal.gpu, refusal.size),
         (gpu(1, Limit::Unlimited).key, 6 * GIB)
     );
+    assert_eq!(refusal.reason, Some(DenialReason::OverLimit));
+    assert_eq!(
+        (
+            refusal.limit,
+            refusal.mine,
+            refusal.others,
+            refusal.overhead
+        ),
+        (Limit::Bytes(4 * GIB), GIB, MIB, 2)
+    );
+    assert_eq!(refusal.available(), Some(denial.available));
     assert_eq!(refusal.api, "hipMallocPitch\u{fffd}-and-a-name-that-");
     let cell = seen.cells[0];
     assert_eq!(
@@ -396,7 +468,12 @@ fn a_snapshot_shows_who_holds_what() {
         (cell.figures.peak, cell.limit),
         (3 * MIB, Limit::Bytes(GIB))
     );
-    assert_eq!(seen.cells[1].figures.overhead, MIB);
+    // Known where it was measured, also when there is none, and not known elsewhere.
+    assert_eq!(seen.cells[1].figures.overhead, Some(MIB));
+    assert_eq!(cell.figures.overhead, None);
+    member.set_overhead(1, 0);
+    let snapshot = ledger.snapshot();
+    assert_eq!(snapshot.members[0].cells[1].figures.overhead, Some(0));
     member.cancel(pending);
 
     ledger.set_host_pid(0, 1, 4242).unwrap();

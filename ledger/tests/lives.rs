@@ -173,7 +173,8 @@ fn a_forked_child_cannot_touch_the_inherited_booking_and_joins_anew() {
             member.commit(pending, MIB);
             member.release(0, 100 * MIB);
             member.set_overhead(0, MIB);
-            member.record_refusal(0, 1, "x");
+            let denial = member.reserve(0, 1).unwrap_err();
+            member.record_refusal(0, &denial, "x");
             assert_eq!(member.reap(), 0);
             assert!(member.view(0).is_none());
             assert_eq!(member.leave(), Err(Stayed::NotAMember));

@@ -177,7 +177,7 @@ fn run(scene: &Scene, steps: Vec<(usize, Step)>) -> Result<(), TestCaseError> {
                 prop_assert_eq!(view.limit, this.limit);
                 prop_assert_eq!(view.mine.live, figures.live);
                 prop_assert_eq!(view.mine.pending, figures.pending);
-                prop_assert_eq!(view.mine.overhead, figures.overhead);
+                prop_assert_eq!(view.mine.overhead.unwrap_or(0), figures.overhead);
                 prop_assert_eq!(view.mine.peak, figures.peak);
             }
         }

@@ -284,7 +284,7 @@ fn a_full_file_system_is_an_error_and_no_signal() {
         .unwrap();
         let error = scene.try_join(&[gpu(0, Limit::Bytes(GIB))]).unwrap_err();
         assert!(matches!(error, JoinError::NoSpace { .. }), "{error}");
-        assert!(error.to_string().contains("(1.5 MiB)"), "{error}");
+        assert!(error.to_string().contains("(2.0 MiB)"), "{error}");
         // Nothing is left behind, and with room it works.
         let own = scene.path().parent().unwrap().to_owned();
         let left: Vec<_> = fs::read_dir(own)

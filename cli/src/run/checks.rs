@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use hipflex_kfd::Topology;
-use hipflex_ledger::Place;
+use hipflex_ledger::{Place, yes_or_no};
 
 use crate::args::{FailMode, RunArgs};
 use crate::environment::{BUDGET, ENABLE_HOOKS, Environment, FAIL_MODE, MEMORY_LIMIT};
@@ -75,19 +75,9 @@ pub(crate) fn prepare(
     })
 }
 
-/// Where the ledgers lie. The program may change its directory, so the path must be absolute.
+/// Where the ledgers lie.
 fn place() -> Result<Place, Failure> {
-    let place = Place::from_env();
-    if place.root().is_relative() {
-        return Err(Failure::refused(
-            format!(
-                "FH_SHM_PATH={} is not an absolute path",
-                place.root().display()
-            ),
-            "start it with a slash: the program may look from another directory",
-        ));
-    }
-    Ok(place)
+    Place::from_env().map_err(|error| Failure::refused(error.to_string(), ""))
 }
 
 fn fail_mode(flag: Option<FailMode>, environment: &Environment) -> Result<FailMode, Failure> {
@@ -133,17 +123,7 @@ fn inherited(args: &RunArgs, environment: &Environment) -> Vec<String> {
             "{BUDGET}={name} is set but not used: each run gets a budget of its own; to join it, use --budget {name}"
         ));
     }
-    // The words that the library takes for "no".
-    let off = |value: &str| {
-        ["false", "0", "off", "no"]
-            .iter()
-            .any(|no| value.trim().eq_ignore_ascii_case(no))
-    };
-    if environment
-        .get(ENABLE_HOOKS)
-        .and_then(|value| value.to_str())
-        .is_some_and(off)
-    {
+    if environment.get(ENABLE_HOOKS).and_then(yes_or_no) == Some(false) {
         warnings.push(format!(
             "{ENABLE_HOOKS} turns the limit off; unset it to have the program limited"
         ));

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use hipflex_kfd::{Gpu, Topology};
+use hipflex_kfd::Topology;
 use hipflex_ledger::{GpuKey, GpuSpec, Limit, LimitSpec, size};
 
 use crate::environment::{Environment, MEMORY_LIMIT};
@@ -42,21 +42,14 @@ impl Wanted {
     /// The limit of each GPU that HIP will see, as the program's own process will bring them to the
     /// ledger.
     pub(crate) fn on(&self, topology: &Topology) -> Result<Vec<GpuSpec>, Failure> {
-        let failed = |error| Failure::refused(format!("{}: {error}", self.origin), "");
         let seen = topology.gpus.iter().filter(|gpu| gpu.render_node_present);
-        let gpus: Vec<(&Gpu, String)> = seen.map(|gpu| (gpu, gpu.bdf.to_string())).collect();
-        let names = gpus.iter().map(|(_, bdf)| bdf.as_str());
-        self.spec.check_named(names).map_err(failed)?;
-        let specs = gpus.iter().map(|(gpu, bdf)| {
-            let board_bytes = gpu.vram_bytes.unwrap_or(0);
-            let limit = self.spec.resolve(bdf, board_bytes).map_err(failed)?;
-            Ok(GpuSpec {
-                key: GpuKey(gpu.bdf.to_u64()),
-                limit,
-                board_bytes,
-            })
+        let gpus = seen.map(|gpu| {
+            let key = GpuKey(gpu.bdf.to_u64());
+            (key, gpu.bdf.to_string(), gpu.vram_bytes.unwrap_or(0))
         });
-        specs.collect()
+        self.spec
+            .on(gpus)
+            .map_err(|error| Failure::refused(format!("{}: {error}", self.origin), ""))
     }
 }
 
@@ -159,6 +152,48 @@ mod tests {
         assert_eq!(on("unlimited").unwrap(), [Limit::Unlimited; 2]);
         let each = on("0000:03:00.0=8GiB,*=1GiB").unwrap();
         assert_eq!(each, [Limit::Bytes(8 * GIB), Limit::Bytes(GIB)]);
+    }
+
+    #[test]
+    fn the_account_and_the_driver_write_and_read_addresses_alike() {
+        use hipflex_kfd::Bdf;
+        for (domain, location) in [
+            (0, 0x300),
+            (1, 0x83_19),
+            (0, 0x2000_0300),
+            (0xffff_ffff, 0xf000_ffff),
+        ] {
+            let bdf = Bdf::from_kfd(domain, location);
+            let key = GpuKey(bdf.to_u64());
+            assert_eq!(key.to_string(), bdf.to_string());
+            assert_eq!(GpuKey::parse(&bdf.to_string()), Some(key));
+        }
+        for text in [
+            "0000:03:00.0",
+            "03:00.0",
+            "3:0.0",
+            "0:3:0.0",
+            "C3:1F.7/15",
+            "03:00.0/2",
+            "03:00.0/02",
+            "00000001:03:00.0",
+            "",
+            "03:00",
+            "03.0",
+            "03:20.0",
+            "03:00.8",
+            "103:00.0",
+            "100000000:03:00.0",
+            "+3:00.0",
+            "03:00.0/16",
+            "03:00.0/",
+            "03:00.0 ",
+            "0:0:0:0.0",
+        ] {
+            let driver = text.parse::<Bdf>().ok().map(Bdf::to_u64);
+            let account = GpuKey::parse(text).map(|key| key.0);
+            assert_eq!(account, driver, "{text:?}");
+        }
     }
 
     #[test]

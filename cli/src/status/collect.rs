@@ -7,14 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hipflex_kfd::{Root, Topology, vram_used};
 use hipflex_ledger::{
-    BudgetName, CellView, ChangeError, GpuKey, Ledger, LedgerSnapshot, Limit, Listed,
-    MemberSnapshot, Place,
+    BudgetName, CellView, ChangeError, DenialReason, GpuKey, LastRefusal, Ledger, LedgerSnapshot,
+    Limit, Listed, MemberSnapshot, Place,
 };
 use nix::unistd::{Uid, User, geteuid};
 
 use crate::status::model::{
-    Board, Budget, GpuAccount, Holding, Owner, Pid, Process, Refusal, Removed, Returned, Status,
-    Unusable,
+    Board, Budget, Figures, GpuAccount, Holding, Owner, Pid, Process, Refusal, Removed, Returned,
+    Status, Unusable, Why,
 };
 
 /// The inode of the initial PID namespace (`PROC_PID_INIT_INO`, `include/linux/proc_ns.h`).
@@ -148,28 +148,29 @@ fn account(snapshot: &LedgerSnapshot, index: usize) -> GpuAccount {
         total(|figures| figures.live),
         total(|figures| figures.pending),
     );
-    let overhead = total(|figures| figures.overhead);
+    let measured = snapshot
+        .members
+        .iter()
+        .filter_map(|member| member.cells.get(index)?.figures.overhead);
+    // Of those where it was measured; not known if that is nobody.
+    let overhead = measured.reduce(u64::saturating_add);
     // From the same figures as the others, so that they add up in one view.
-    let charged = booked.saturating_add(pending).saturating_add(overhead);
+    let charged = booked
+        .saturating_add(pending)
+        .saturating_add(overhead.unwrap_or(0));
     GpuAccount {
         key: gpu.key,
         limit: gpu.limit,
         board_bytes: (gpu.board_bytes > 0).then_some(gpu.board_bytes),
         booked,
         pending,
-        overhead: measured(overhead),
+        overhead,
         charged,
         free: match gpu.limit {
             Limit::Unlimited => None,
             Limit::Bytes(limit) => Some(limit.saturating_sub(charged)),
         },
     }
-}
-
-/// The ledger has no word for "not measured". A process that uses a GPU always has overhead (its
-/// queues alone), so 0 means that nobody measured it.
-fn measured(overhead: u64) -> Option<u64> {
-    (overhead > 0).then_some(overhead)
 }
 
 fn process(member: &MemberSnapshot, snapshot: &LedgerSnapshot, here: Option<u64>) -> Process {
@@ -180,7 +181,7 @@ fn process(member: &MemberSnapshot, snapshot: &LedgerSnapshot, here: Option<u64>
         .map(|(gpu, cell)| Holding {
             booked: cell.figures.live,
             pending: cell.figures.pending,
-            overhead: measured(cell.figures.overhead),
+            overhead: cell.figures.overhead,
             peak: cell.figures.peak,
             own_limit: (cell.limit != gpu.limit).then_some(cell.limit),
         });
@@ -200,7 +201,23 @@ fn process(member: &MemberSnapshot, snapshot: &LedgerSnapshot, here: Option<u64>
             bytes: refusal.size,
             api: refusal.api.clone(),
             at: seconds(refusal.time),
+            why: why(refusal),
         }),
+    }
+}
+
+fn why(refusal: &LastRefusal) -> Why {
+    match refusal.reason {
+        Some(DenialReason::OverLimit) => Why::OverLimit(Figures {
+            limit: refusal.limit,
+            held: refusal.mine,
+            others: refusal.others,
+            overhead: refusal.overhead,
+            available: refusal.available(),
+        }),
+        Some(DenialReason::TooLarge) => Why::TooLarge,
+        // The others are no answer to a request of a member on a GPU of its own.
+        _ => Why::Unknown,
     }
 }
 

@@ -6,7 +6,7 @@
 use hipflex_ledger::{Alive, Limit};
 use serde::Serialize;
 
-use crate::status::model::{self, Pid, Status};
+use crate::status::model::{self, Pid, Status, Why};
 
 /// The version of the format.
 const FORMAT_VERSION: u32 = 1;
@@ -79,6 +79,11 @@ struct Refusal {
     bytes: u64,
     api: String,
     at: u64,
+    reason: Option<&'static str>,
+    limit_bytes: Option<u64>,
+    held_bytes: Option<u64>,
+    others_bytes: Option<u64>,
+    available_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -200,11 +205,21 @@ fn holding(gpu: &model::GpuAccount, holding: &model::Holding) -> Holding {
 }
 
 fn refusal(refusal: &model::Refusal) -> Refusal {
+    let (reason, figures) = match refusal.why {
+        Why::OverLimit(figures) => (Some("over-limit"), Some(figures)),
+        Why::TooLarge => (Some("too-large"), None),
+        Why::Unknown => (None, None),
+    };
     Refusal {
         bdf: refusal.gpu.to_string(),
         bytes: refusal.bytes,
         api: refusal.api.clone(),
         at: refusal.at,
+        reason,
+        limit_bytes: figures.and_then(|figures| bytes(figures.limit)),
+        held_bytes: figures.map(|figures| figures.held.saturating_add(figures.overhead)),
+        others_bytes: figures.map(|figures| figures.others),
+        available_bytes: figures.and_then(|figures| figures.available),
     }
 }
 

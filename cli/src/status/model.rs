@@ -149,6 +149,34 @@ pub(crate) struct Refusal {
     pub(crate) api: String,
     /// When, in seconds since 1970.
     pub(crate) at: u64,
+    /// Why.
+    pub(crate) why: Why,
+}
+
+/// Why an allocation was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The limit would have been exceeded.
+    OverLimit(Figures),
+    /// No request may be so large.
+    TooLarge,
+    /// Nobody told, or it is a reason of a later version.
+    Unknown,
+}
+
+/// The account of the GPU at the moment of a refusal, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// The limit that held for the process.
+    pub(crate) limit: Limit,
+    /// What the process had booked and reserved.
+    pub(crate) held: u64,
+    /// What was charged to all others.
+    pub(crate) others: u64,
+    /// The overhead of the process; 0 also where it was not measured.
+    pub(crate) overhead: u64,
+    /// What could have been had; `None` without a limit.
+    pub(crate) available: Option<u64>,
 }
 
 /// What was taken back from dead processes.

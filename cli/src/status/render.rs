@@ -2,7 +2,9 @@
 
 use hipflex_ledger::{Alive, Limit, size};
 
-use crate::status::model::{Budget, GpuAccount, Holding, Owner, Pid, Process, Refusal, Status};
+use crate::status::model::{
+    Budget, GpuAccount, Holding, Owner, Pid, Process, Refusal, Status, Why,
+};
 use crate::status::table::{Align, Table};
 use crate::text;
 
@@ -147,6 +149,9 @@ fn processes(budget: &Budget, now: u64) -> Table {
         }
         if let Some(refusal) = &process.last_refusal {
             table.note(1, refused(refusal, budget.gpus.len() > 1, now));
+            if let Some(why) = why(refusal.why) {
+                table.note(1, format!("  {why}"));
+            }
         }
     }
     table
@@ -200,6 +205,24 @@ fn refused(refusal: &Refusal, name_gpu: bool, now: u64) -> String {
         bytes_text(refusal.bytes),
         age(refusal.at, now)
     )
+}
+
+/// Overhead counts as held: it is the process's own.
+fn why(why: Why) -> Option<String> {
+    match why {
+        Why::OverLimit(figures) => Some(format!(
+            "limit {}: held here {}, by others {}, free {}",
+            limit_text(figures.limit),
+            bytes_text(figures.held.saturating_add(figures.overhead)),
+            bytes_text(figures.others),
+            known(figures.available)
+        )),
+        Why::TooLarge => Some(format!(
+            "no request may be above {}",
+            bytes_text(size::MAX_BYTES)
+        )),
+        Why::Unknown => None,
+    }
 }
 
 fn limit_text(limit: Limit) -> String {

@@ -102,6 +102,13 @@ pub(crate) fn busy() -> Status {
         bytes: 3 * GIB,
         api: String::from("hipMalloc"),
         at: NOW - 12,
+        why: Why::OverLimit(Figures {
+            limit: Limit::Bytes(4 * GIB),
+            held: 512 * MIB,
+            others: 2 * GIB + 142 * MIB,
+            overhead: 0,
+            available: Some(GIB + 370 * MIB),
+        }),
     });
     let mut training = process(
         Pid::Here(12_345),
@@ -155,9 +162,10 @@ pub(crate) fn several() -> Status {
     hostile.refusals = 1;
     hostile.last_refusal = Some(Refusal {
         gpu: SECOND,
-        bytes: 3 << 40,
-        api: String::from("hipMallocManaged"),
+        bytes: u64::MAX,
+        api: String::from("hipMalloc"),
         at: NOW + 5,
+        why: Why::TooLarge,
     });
     let third = GpuKey(0x2000_0300);
     let gpus = vec![

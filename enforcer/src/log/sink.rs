@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::signals::{uncancelled, without_write_signals};
 use crate::stderr::{self, Errno, say};
 
 /// A log file that has grown to this size is renamed to `NAME.old`, in the place of an older one.
@@ -66,7 +67,8 @@ impl Sink {
         match self {
             Self::Stderr => stderr::write_without_waiting(libc::STDERR_FILENO, line),
             Self::File(target) => {
-                if let Err(error) = target.append(line)
+                let appended = uncancelled(|| without_write_signals(|| target.append(line)));
+                if let Err(error) = appended
                     && !target.told.swap(true, Ordering::Relaxed)
                 {
                     say!(

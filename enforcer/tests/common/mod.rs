@@ -69,6 +69,19 @@ fn built_library() -> PathBuf {
     directory.join("libhipflex.so")
 }
 
+fn compiler(source: &str) -> &'static str {
+    if source.ends_with(".cpp") {
+        "c++"
+    } else {
+        "cc"
+    }
+}
+
+/// Whether there is a C++ compiler.
+pub fn has_cpp() -> bool {
+    Command::new("c++").arg("--version").output().is_ok()
+}
+
 /// Compiles `sources` of `tests/programs` (the first decides the name) into a file `name`, in a
 /// directory of its own that depends on what goes in, and returns that directory.
 fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
@@ -90,14 +103,15 @@ fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
         "{name}.{:?}",
         (std::process::id(), thread::current().id())
     ));
-    let output = Command::new("cc")
+    let compiler = compiler(sources[0]);
+    let output = Command::new(compiler)
         .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&made)
         .args(sources.iter().map(|source| programs.join(source)))
         .args(arguments)
         .current_dir(&programs)
         .output()
-        .expect("a C compiler, cc, is needed to build the test programs");
+        .unwrap_or_else(|error| panic!("{compiler} is needed to build the test programs: {error}"));
     assert!(
         output.status.success(),
         "{}",
@@ -145,7 +159,7 @@ pub fn shared_library(source: &str, on_hip: bool) -> PathBuf {
 
 /// A program made of one source. `libraries` are linked to it, in this order.
 pub fn program(source: &str, arguments: &[&str], libraries: &[&Path]) -> PathBuf {
-    let name = source.trim_end_matches(".c");
+    let name = source.split('.').next().unwrap();
     let libraries: Vec<_> = libraries
         .iter()
         .map(|path| path.to_str().unwrap())

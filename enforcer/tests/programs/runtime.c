@@ -13,6 +13,10 @@
  * FAKE_KILL_MALLOC the nth hipMalloc kills the process with SIGKILL before it returns
  * FAKE_SHARED      a file with two numbers: bytes held by all processes of the device, and their peak
  * FAKE_SLEEP_MALLOC the nth hipMalloc takes ten seconds, at a cancellation point
+ * FAKE_CANCEL_POINT hipGetDevice is a cancellation point
+ * FAKE_SAME_ADDRESS every block has the same address
+ *
+ * hipMalloc and hipFree call `inside`, with their name, if the program has such a function.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -87,6 +91,8 @@ static void let_go(size_t bytes)
         atomic_fetch_sub(&account[0], bytes);
 }
 
+__attribute__((weak)) void inside(const char *function);
+
 static int returns(int error)
 {
     if (error)
@@ -118,15 +124,15 @@ static int (*volatile through_plt_free)(void *) = hipFree;
 
 int hipMalloc(void **out, size_t bytes)
 {
-    static __thread int inside;
+    static __thread int nested;
     if (getenv("FAKE_NO_GPU"))
         return returns(NoDevice);
     if (!out)
         return returns(InvalidValue);
-    if (getenv("FAKE_NESTED") && !inside) {
-        inside = 1;
+    if (getenv("FAKE_NESTED") && !nested) {
+        nested = 1;
         int error = through_plt_malloc(out, bytes);
-        inside = 0;
+        nested = 0;
         return error;
     }
     if (bytes == 0) {
@@ -135,6 +141,8 @@ int hipMalloc(void **out, size_t bytes)
     }
     if (bytes > vram())
         return returns(OutOfMemory);
+    if (inside)
+        inside("hipMalloc");
     if (mallocs + 1 == number("FAKE_SLEEP_MALLOC", 0)) {
         mallocs++;
         sleep(10);
@@ -151,7 +159,8 @@ int hipMalloc(void **out, size_t bytes)
             blocks[i].at = next_address;
             blocks[i].bytes = bytes;
             blocks[i].device = current;
-            next_address += (bytes + 0xfff) & ~(size_t)0xfff;
+            if (!getenv("FAKE_SAME_ADDRESS"))
+                next_address += (bytes + 0xfff) & ~(size_t)0xfff;
             *out = getenv("FAKE_NULL_MALLOC") ? NULL : (void *)blocks[i].at;
             error = Success;
         }
@@ -162,17 +171,19 @@ int hipMalloc(void **out, size_t bytes)
 
 int hipFree(void *pointer)
 {
-    static __thread int inside;
+    static __thread int nested;
     if (getenv("FAKE_NO_GPU"))
         return returns(NoDevice);
     if (!pointer)
         return returns(Success);
-    if (getenv("FAKE_NESTED") && !inside) {
-        inside = 1;
+    if (getenv("FAKE_NESTED") && !nested) {
+        nested = 1;
         int error = through_plt_free(pointer);
-        inside = 0;
+        nested = 0;
         return error;
     }
+    if (inside)
+        inside("hipFree");
     pthread_mutex_lock(&lock);
     int error = InvalidValue;
     if (++frees != number("FAKE_FAIL_FREE", 0)) {
@@ -236,6 +247,8 @@ int hipGetDevice(int *device)
 {
     if (getenv("FAKE_NO_GPU"))
         return returns(NoDevice);
+    if (getenv("FAKE_CANCEL_POINT"))
+        pthread_testcancel();
     *device = current;
     return returns(Success);
 }

@@ -1,0 +1,12 @@
+//! What is booked, as far as the account must know.
+
+/// What a booking is of. All kinds count against the limit alike; they differ in whether the driver's
+/// own counter shows them, which is what tells bookings from overhead.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Memory of the device, which the driver's counter of the process shows.
+    #[default]
+    Device,
+    /// Managed memory, which moves between host and device and is not in that counter.
+    Managed,
+}
