@@ -13,7 +13,6 @@ use crate::inject::Inject;
 use crate::profile::{Profile, gpus};
 use crate::server::caller::DMABUF_DIRECTORY;
 use crate::server::seccomp::Injector;
-use crate::server::shared::Shared;
 use crate::server::{self, control, procfs};
 use crate::state::Options;
 use crate::sysfs::TreeOptions;
@@ -22,35 +21,31 @@ use crate::trace::Trace;
 use super::mounts::Scaffold;
 use super::{CONTROL_SOCKET, Config, INJECT_SOCKET, Ready, programs};
 
+/// Exit status of a server that could not end all programs of its node.
+pub(super) const PROGRAMS_LEFT: i32 = 3;
+
 /// Builds a node, says on standard output that it is ready or why it is not, and serves it until
 /// standard input ends. Returns the exit status.
 pub fn serve(config: &Config) -> i32 {
     let started = start(config);
     let ready = match &started {
-        Ok(_) => Ready::Ready,
+        Ok(file_system) => Ready::Ready {
+            file_system: file_system.clone(),
+        },
         Err(error) => Ready::Error(format!("{error:#}")),
     };
     if let Err(error) = say(&ready) {
         eprintln!("kfd-emulator: nobody hears that the node is ready: {error}");
         return 1;
     }
-    let Ok(shared) = started else { return 1 };
+    let Ok(file_system) = started else { return 1 };
     // The parent never writes; it lives as long as this read lasts.
     let mut nothing = [0];
     while matches!(io::stdin().read(&mut nothing), Ok(1..)) {}
-    // Those in this namespace, and those that use the GPU from a namespace of their own.
-    let users = || {
-        shared
-            .driver()
-            .processes
-            .values()
-            .map(|p| p.opener.pid)
-            .collect()
-    };
-    let namespace = programs::namespace_of(std::process::id()).unwrap_or_default();
-    let left = programs::end(namespace, users);
+    let left = programs::end(&file_system);
     if !left.is_empty() {
         eprintln!("kfd-emulator: programs of the node survived SIGKILL: {left:?}");
+        return PROGRAMS_LEFT;
     }
     0
 }
@@ -62,7 +57,9 @@ fn say(ready: &Ready) -> io::Result<()> {
     io::stdout().flush()
 }
 
-fn start(config: &Config) -> Result<Arc<Shared>> {
+/// Starts everything, and returns the number of the node's FUSE file system.
+fn start(config: &Config) -> Result<String> {
+    programs::check_proc()?;
     let gpus = gpus(Profile::by_name(&config.gpu)?, config.gpus, config.vram)?;
     let trace = match &config.trace {
         None => Trace::default(),
@@ -95,6 +92,7 @@ fn start(config: &Config) -> Result<Arc<Shared>> {
         .context("cannot mount the emulator's files with FUSE")?;
     // Dropping it would unmount what programs in the node use; the namespace's end does that.
     std::mem::forget(session);
+    let file_system = programs::file_system(&scaffold.fuse())?;
     scaffold.build(library.as_deref())?;
 
     let run = PathBuf::from(super::NODE_DIRECTORY);
@@ -109,7 +107,7 @@ fn start(config: &Config) -> Result<Arc<Shared>> {
         };
         spawn("inject", move || Arc::new(injector).run(&listener))?;
     }
-    Ok(shared)
+    Ok(file_system)
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
