@@ -271,3 +271,38 @@ fn a_proc_of_another_pid_namespace_is_refused() {
         .unwrap();
     assert!(status.success());
 }
+
+/// The server opens files of its own mount for its clients. Killed meanwhile, it must still end, and
+/// so must they.
+#[test]
+fn a_killed_server_leaves_nothing_that_cannot_be_killed() {
+    for round in 0..8 {
+        let node = start_or_skip!(Node::builder().vram(GIB));
+        let mut client = Client::open(&node);
+        let handle = client.ok("alloc 4096");
+        client.send(&format!("export-forever {handle}"));
+        std::thread::sleep(Duration::from_millis(5 + 3 * round));
+        let server = nix::unistd::Pid::from_raw(node.server_pid() as i32);
+        nix::sys::signal::kill(server, nix::sys::signal::SIGKILL).unwrap();
+        let since = std::time::Instant::now();
+        node.stop().unwrap();
+        client.process.wait().unwrap();
+        assert!(since.elapsed() < Duration::from_secs(3), "{round}");
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_while_it_starts_ends() {
+    require_node!();
+    for round in 0..8 {
+        let mut server = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
+            .arg("serve")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(2 * round));
+        server.kill().unwrap();
+        wait_until("its end", || server.try_wait().unwrap().is_some());
+    }
+}

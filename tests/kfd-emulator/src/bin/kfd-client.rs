@@ -125,6 +125,11 @@ impl Client {
             }
             // Forks a child that only keeps what it has inherited.
             ["fork"] => fork(),
+            // Exports a buffer again and again, until that fails.
+            ["export-forever", handle] => loop {
+                let descriptor = self.obey(&["export", handle])?;
+                self.obey(&["close", &descriptor])?;
+            },
             // Goes on in another thread only: the process's first one ends.
             ["leave-leader"] => leave_leader(),
             // Becomes this program anew: everything that is close-on-exec is closed.

@@ -24,7 +24,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -257,20 +257,32 @@ fn find_binary() -> anyhow::Result<PathBuf> {
 /// ended by itself, and so has cleaned up.
 fn end(server: &mut Child) -> bool {
     drop(server.stdin.take());
-    let since = Instant::now();
-    while since.elapsed() < PATIENCE {
-        match server.try_wait() {
-            Ok(None) => std::thread::sleep(Duration::from_millis(2)),
-            Ok(Some(status)) => return status.success(),
-            Err(_) => return false,
+    match wait(server) {
+        Some(status) => status.success(),
+        None => {
+            eprintln!("the server of an emulated node did not end in {PATIENCE:?} and is killed");
+            if server.kill().is_err() || wait(server).is_none() {
+                eprintln!(
+                    "the server of an emulated node survived SIGKILL: {}",
+                    server.id()
+                );
+            }
+            false
         }
     }
-    eprintln!("the server of an emulated node did not end in {PATIENCE:?} and is killed");
-    if server.kill().is_ok() {
-        // Nothing more can be done about a child that cannot be waited for.
-        let _status = server.wait();
+}
+
+/// How a process ended; `None` when it does not in time.
+fn wait(process: &mut Child) -> Option<ExitStatus> {
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        match process.try_wait() {
+            Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+            Ok(ended) => return ended,
+            Err(_) => return None,
+        }
     }
-    false
+    None
 }
 
 /// A running node. Dropping it ends everything in it.
