@@ -69,7 +69,13 @@ fn run(config: Config, command: &[std::ffi::OsString]) -> anyhow::Result<ExitCod
             ExitCode::from(if missing { 127 } else { 126 })
         }
     };
-    drop(node);
+    if let Err(error) = node.stop() {
+        eprintln!("kfd-emulator: {error:#}");
+        // A program that did well must not hide that others are left.
+        if status == ExitCode::SUCCESS {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
     Ok(status)
 }
 

@@ -125,6 +125,13 @@ impl Client {
             }
             // Forks a child that only keeps what it has inherited.
             ["fork"] => fork(),
+            // Exports a buffer again and again, until that fails.
+            ["export-forever", handle] => loop {
+                let descriptor = self.obey(&["export", handle])?;
+                self.obey(&["close", &descriptor])?;
+            },
+            // Goes on in another thread only: the process's first one ends.
+            ["leave-leader"] => leave_leader(),
             // Becomes this program anew: everything that is close-on-exec is closed.
             ["exec"] => {
                 let error = Program::new("/proc/self/exe").exec();
@@ -285,6 +292,15 @@ impl Client {
             }
         }
     }
+}
+
+/// Ends the first thread, and leaves one that sleeps.
+fn leave_leader() -> Answer {
+    std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(1000)));
+    println!("ok");
+    // SAFETY: ends this thread, without unwinding; nothing waits for it or uses its stack.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    Err(Errno::EINVAL)
 }
 
 fn fork() -> Answer {

@@ -1,5 +1,6 @@
 //! The server of a node: answers the kernel, runs the queues, and obeys the control socket.
 
+pub mod apart;
 pub mod caller;
 pub mod control;
 mod fuse;
