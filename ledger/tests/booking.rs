@@ -537,12 +537,14 @@ fn a_thread_that_goes_on_while_another_leaves_never_reaches_the_next_owners_slot
         let go_on = |what: &(dyn Fn() + Sync)| {
             while !stop.load(Ordering::Relaxed) {
                 what();
-                // Most of the time outside, or there is no moment to leave in.
-                (0..2000).for_each(|_| std::hint::spin_loop());
+                // Some of the time outside, or there is no moment to leave in.
+                (0..50).for_each(|_| std::hint::spin_loop());
             }
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| go_on(&|| member.set_overhead(0, MIB)));
+            for _ in 0..4 {
+                scope.spawn(|| go_on(&|| member.set_overhead(0, MIB)));
+            }
             scope.spawn(|| go_on(&|| member.record_refusal(0, &denial, "x")));
             scope.spawn(|| go_on(&|| member.set_engine(0, HookEngine::Gum)));
             scope.spawn(|| {
@@ -562,7 +564,7 @@ fn a_thread_that_goes_on_while_another_leaves_never_reaches_the_next_owners_slot
                 std::thread::yield_now();
             }
             let next = scene.join(GIB);
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_millis(2));
             stop.store(true, Ordering::Relaxed);
             let mine = next.view(0).unwrap().mine;
             assert_eq!(
