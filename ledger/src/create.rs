@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 use crate::MAX_GPUS;
 use crate::directory::Directory;
 use crate::error::JoinError;
-use crate::file::{Names, boot_id, now};
+use crate::file::{LedgerFile, Names, boot_id, now};
 use crate::gpu::GpuSpec;
 use crate::layout::{
-    FLAG_SHARED, Geometry, GpuRecord, LIVENESS_LOCKS, LIVENESS_WITNESS, MAGIC, VERSION,
+    FLAG_SHARED, Geometry, GpuRecord, Header, LIVENESS_LOCKS, LIVENESS_WITNESS, MAGIC, VERSION,
     encode_limit, store_bytes,
 };
 use crate::liveness::{self, At};
@@ -60,6 +60,12 @@ fn create_draft(
         brought: format!("{} GPUs", gpus.len()),
         max: MAX_GPUS,
     })?;
+    let bytes = geometry.file_size() as u64;
+    let limit = sys::file_size_limit();
+    if bytes > limit {
+        let path = directory.path_of(&names.ledger);
+        return Err(JoinError::FileSizeLimit { path, bytes, limit });
+    }
     remove_draft(directory, names)?;
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     let fd = sys::open_at(
@@ -76,7 +82,7 @@ fn create_draft(
         match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => JoinError::NoSpace {
                 path: directory.path_of(&names.ledger),
-                bytes: geometry.file_size() as u64,
+                bytes,
             },
             _ => failed("cannot reserve the space of")(error),
         }
@@ -102,23 +108,61 @@ fn create_draft(
     for (word, value) in header.boot_id.iter().zip(boot) {
         word.store(value, Ordering::Relaxed);
     }
-    header
-        .uid
-        .store(u64::from(effective_uid()), Ordering::Relaxed);
     header.flags.store(
         if directory.shared() { FLAG_SHARED } else { 0 },
         Ordering::Relaxed,
     );
     header.liveness.store(liveness, Ordering::Relaxed);
-    header.created_at.store(now(), Ordering::Relaxed);
-    header
-        .creator_pid
-        .store(u64::from(std::process::id()), Ordering::Relaxed);
+    sign(header, version);
     store_bytes(&header.budget, budget.as_str().as_bytes());
-    store_bytes(&header.creator_version, version.as_bytes());
     header.version.store(VERSION, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
     Ok(())
+}
+
+/// Makes a ledger anew in its place, under the directory's lock and with all slots free: for one that
+/// only another user could remove. Generations go on, so that nobody takes a new member for an old.
+pub(crate) fn renew(
+    directory: &Directory,
+    names: &Names,
+    ledger: &LedgerFile,
+    gpus: &[GpuSpec],
+    version: &str,
+) -> Result<(), JoinError> {
+    let map = &ledger.map;
+    let header = map.header();
+    let capacity = map.geometry().gpu_capacity();
+    if gpus.len() > capacity {
+        return Err(JoinError::CannotReplace {
+            path: directory.path_of(&names.ledger),
+            owner: ledger.owner,
+            capacity: capacity as u64,
+            brought: gpus.len(),
+        });
+    }
+    header.gpu_count.word.store(0, Ordering::Release);
+    for figure in [
+        &header.reaped,
+        &header.last_reap_at,
+        &header.anomalies,
+        &header.reap_cursor,
+    ] {
+        figure.store(0, Ordering::Relaxed);
+    }
+    sign(header, version);
+    write_gpus(map, gpus);
+    Ok(())
+}
+
+/// Says who made the ledger, and when.
+fn sign(header: &Header, version: &str) {
+    let relaxed = Ordering::Relaxed;
+    header.uid.store(u64::from(effective_uid()), relaxed);
+    header.created_at.store(now(), relaxed);
+    header
+        .creator_pid
+        .store(u64::from(std::process::id()), relaxed);
+    store_bytes(&header.creator_version, version.as_bytes());
 }
 
 /// Fills in the record of a GPU that is about to be counted in.

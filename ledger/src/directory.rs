@@ -8,17 +8,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::{PlaceError, SystemError};
-use crate::place::Place;
+use crate::place::{DEFAULT_ROOT, Place};
 use crate::process::effective_uid;
 use crate::sys;
 
 const OPEN_TO_ALL: u32 = 0o1777;
 const PRIVATE: u32 = 0o700;
 
-/// How long to wait for another process that has just made the root and not yet opened it to all.
+/// How long to wait for another process that has just made a directory and not yet set its mode, on
+/// a file system where both cannot be done in one step.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// An open directory of ledgers.
@@ -33,27 +35,32 @@ pub(crate) struct Directory {
 impl Directory {
     /// Opens this user's (or the shared) directory of a place and checks it; makes what is missing.
     pub(crate) fn open_or_create(place: &Place) -> Result<Self, PlaceError> {
+        let started = Instant::now();
+        loop {
+            match Self::try_open_or_create(place) {
+                Err(error) if may_be_half_made(&error) && started.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn try_open_or_create(place: &Place) -> Result<Self, PlaceError> {
         let root = absolute(place.root())?;
         let uid = effective_uid();
         let path = root.join(place.directory_name(uid));
         let mode = if place.shared() { OPEN_TO_ALL } else { PRIVATE };
 
         let root_fd = open_or_make(None, &root, OPEN_TO_ALL)?;
+        if root == Path::new(DEFAULT_ROOT) {
+            // Another root may be a directory that its owner has a use for, and wants as it is.
+            mend(root_fd.as_fd(), &root, OPEN_TO_ALL)?;
+        }
         check_open_to_all(&root, &status(root_fd.as_fd(), &root)?, false)?;
         let name = c_string(&path, path.file_name().unwrap_or_default().as_bytes())?;
-        let started = Instant::now();
-        let fd = loop {
-            match open_or_make(Some((root_fd.as_fd(), &name)), &path, mode) {
-                // Whoever made the root may be about to open it to all.
-                Err(PlaceError::System(error))
-                    if error.source.kind() == io::ErrorKind::PermissionDenied
-                        && started.elapsed() < PATIENCE =>
-                {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                result => break result?,
-            }
-        };
+        let fd = open_or_make(Some((root_fd.as_fd(), &name)), &path, mode)?;
+        mend(fd.as_fd(), &path, mode)?;
         Self::checked(fd, path, Some(uid), place.shared())
     }
 
@@ -119,11 +126,23 @@ impl Directory {
         if self.shared { 0o666 } else { 0o600 }
     }
 
-    /// Opens a helper file of the ledgers, readable and writable, and makes it if it is missing.
+    /// Opens a helper file of the ledgers, readable and writable, and makes it if it is missing. What
+    /// is no regular file is an error.
     ///
     /// It is opened without `O_CREAT` first: in a sticky directory the kernel may refuse `O_CREAT`
     /// on a file of another user (`fs.protected_regular`), even if that file is open to all.
     pub(crate) fn helper_file(&self, name: &CStr) -> Result<OwnedFd, SystemError> {
+        let fd = self.open_or_make_helper(name)?;
+        let regular = sys::status(fd.as_fd()).is_ok_and(|status| status.is_regular());
+        if regular {
+            Ok(fd)
+        } else {
+            let source = io::Error::other("it is a device or pipe; remove it");
+            Err(self.error("cannot use", name, source))
+        }
+    }
+
+    fn open_or_make_helper(&self, name: &CStr) -> Result<OwnedFd, SystemError> {
         loop {
             match sys::open_at(Some(self.fd()), name, libc::O_RDWR, 0) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -218,6 +237,9 @@ fn open_or_make(
         path: path.to_owned(),
         source,
     };
+    if make_complete(parent, name, mode).is_ok() {
+        return open_directory(parent, name).map_err(|error| cannot_open(error, path));
+    }
     let made = match sys::make_directory(parent, name, mode) {
         Ok(()) => true,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
@@ -229,6 +251,54 @@ fn open_or_make(
         sys::change_mode(fd.as_fd(), mode).map_err(failed)?;
     }
     Ok(fd)
+}
+
+/// Makes a directory that has its mode from the first moment on, whatever the umask: it gets its name
+/// when it is complete. Nobody meets it half made, and nobody who is killed on the way leaves it so.
+fn make_complete(parent: Option<BorrowedFd<'_>>, name: &CStr, mode: u32) -> io::Result<()> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let draft = format!(".new.{}.{count}", std::process::id());
+    let draft = CString::new([name.to_bytes(), draft.as_bytes()].concat())?;
+    sys::make_directory(parent, &draft, PRIVATE)?;
+    let result = open_directory(parent, &draft)
+        .and_then(|fd| sys::change_mode(fd.as_fd(), mode))
+        .and_then(|()| sys::rename_new(parent, &draft, name));
+    if result.is_err() {
+        // It is empty and unknown to everyone else; one that stays is in nobody's way.
+        let _ = sys::remove_directory(parent, &draft);
+    }
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result,
+    }
+}
+
+/// Gives a directory of one's own that was left half made the mode that it should have. Private ones
+/// are only ever given what the umask took: one that lets others in is not mended but refused.
+fn mend(fd: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<(), PlaceError> {
+    let status = status(fd, path)?;
+    let found = status.permissions();
+    if status.uid != effective_uid() || found == mode || found & !mode != 0 {
+        return Ok(());
+    }
+    sys::change_mode(fd, mode).map_err(|source| {
+        SystemError {
+            attempt: "cannot set the mode of",
+            path: path.to_owned(),
+            source,
+        }
+        .into()
+    })
+}
+
+/// Whether somebody may be about to give the directory its mode.
+fn may_be_half_made(error: &PlaceError) -> bool {
+    match error {
+        PlaceError::System(error) => error.source.kind() == io::ErrorKind::PermissionDenied,
+        PlaceError::WrongMode { .. } => true,
+        PlaceError::NotADirectory(_) | PlaceError::ForeignOwner { .. } => false,
+    }
 }
 
 fn cannot_open(source: io::Error, path: &Path) -> PlaceError {

@@ -86,6 +86,9 @@ impl DirectoryLock {
     /// Takes the lock if nobody holds it, without allocating, by the path of the lock file.
     pub(crate) fn try_take(path: &CStr) -> Option<Self> {
         let fd = sys::open_at(None, path, libc::O_RDWR, 0).ok()?;
+        sys::status(fd.as_fd())
+            .ok()
+            .filter(|status| status.is_regular())?;
         let way = try_ways(&fd).ok()??;
         Some(Self { fd, way })
     }

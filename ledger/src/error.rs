@@ -73,7 +73,7 @@ pub enum OpenError {
     /// There is no such file.
     #[error("there is no ledger {0}")]
     Missing(PathBuf),
-    /// It is a symbolic link, a directory, a device or has more than one name.
+/// It is a symbolic link, a directory, a device or a pipe.
     #[error("{path} is {what}, not a ledger: remove it, or {OTHER_BUDGET}")]
     NotAPlainFile {
         /// The file.
@@ -183,6 +183,36 @@ pub enum JoinError {
         /// Its size in bytes.
         bytes: u64,
     },
+    /// This process may not make a file as large as a ledger.
+    #[error(
+        "this process may make files of at most {} (RLIMIT_FSIZE, ulimit -f), and the ledger {path} takes {}: \
+         raise that limit",
+        size::Display(*.limit),
+        size::Display(*.bytes)
+    )]
+    FileSizeLimit {
+        /// The ledger.
+        path: PathBuf,
+        /// Its size in bytes.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A ledger that nobody uses has no room for this process's GPUs, and another user owns it.
+    #[error(
+        "{path} has room for {capacity} GPUs, this process brought {brought}, and only user {owner} may \
+         replace it: have it removed, or {OTHER_BUDGET}"
+    )]
+    CannotReplace {
+        /// The ledger.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// For how many GPUs it has room.
+        capacity: u64,
+        /// How many this process brought.
+        brought: usize,
+    },
     /// All slots belong to live processes.
     #[error("{path} already has {slots} live processes, more do not fit: {OTHER_BUDGET}")]
     Full {
@@ -266,6 +296,9 @@ pub enum ChangeError {
     /// The kernel refused.
     #[error(transparent)]
     System(#[from] SystemError),
+    /// The file is not as it was when it was opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// The ledger's directory or its lock cannot be used.
     #[error(transparent)]
     Lock(#[from] JoinError),

@@ -47,6 +47,8 @@ pub(crate) struct LedgerFile {
     pub(crate) map: Mapping,
     pub(crate) fd: OwnedFd,
     pub(crate) id: FileId,
+    /// The user whose the file is.
+    pub(crate) owner: u32,
 }
 
 /// Nanoseconds since 1970.
@@ -61,8 +63,19 @@ pub(crate) fn now() -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) writable: bool,
+    pub(crate) view: View,
     /// Whose it must be, if not just anybody's.
     pub(crate) owner: Option<u32>,
+}
+
+/// What is made of the file's contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum View {
+    /// A mapping: for members. Whoever may write to the file could cut it, which would end those who
+    /// have it mapped.
+    Mapping,
+    /// A private copy: for onlookers, who may trust the file's owner less.
+    Copy,
 }
 
 /// Opens a budget's ledger and checks everything about it.
@@ -80,8 +93,7 @@ pub(crate) fn open(
     } else {
         libc::O_RDONLY
     };
-    // Without O_NONBLOCK a FIFO in the ledger's place would hold us up.
-    let opened = sys::open_at(Some(directory.fd()), name, flags | libc::O_NONBLOCK, 0);
+    let opened = sys::open_at(Some(directory.fd()), name, flags, 0);
     let fd = match opened {
         Ok(fd) => fd,
         Err(error) => {
@@ -105,12 +117,13 @@ pub(crate) fn open(
     };
     let status = sys::status(fd.as_fd()).map_err(system("cannot examine"))?;
     check_status(directory, name, &status, access.owner)?;
-    let map = map_checked(directory, name, &fd, status.size, access.writable)?;
+    let map = map_checked(directory, name, &fd, status.size, access)?;
     check_contents(directory, name, &map, access.owner)?;
     Ok(LedgerFile {
         map,
         fd,
         id: status.file,
+        owner: status.uid,
     })
 }
 
@@ -147,23 +160,20 @@ fn check_status(
     Ok(())
 }
 
-/// Maps a file after its first bytes have been read from it: they say what it is and how large.
+/// Maps or copies a file after its first bytes have been read: they say what it is and how large.
 fn map_checked(
     directory: &Directory,
     name: &CStr,
     fd: &OwnedFd,
     size: u64,
-    writable: bool,
+    access: Access,
 ) -> Result<Mapping, OpenError> {
     let path = directory.path_of(name);
     if size < size_of::<Header>() as u64 {
         return Err(OpenError::NotALedger(path));
     }
-    let system = |error| OpenError::System(directory.error("cannot map", name, error));
-    // The smallest geometry has the header; a file that is too small for it is caught below before
-    // anything past the header is touched.
-    let smallest = Geometry::with_capacity(1).ok_or_else(|| OpenError::NotALedger(path.clone()))?;
-    let peek = Mapping::new(fd.as_fd(), smallest, false).map_err(system)?;
+    let system = |error| OpenError::System(directory.error("cannot read", name, error));
+    let peek = Mapping::copy_of_header(fd.as_fd()).map_err(system)?;
     let header = peek.header();
     if header.magic.load(Ordering::Acquire) != MAGIC {
         return Err(OpenError::NotALedger(path));
@@ -186,7 +196,11 @@ fn map_checked(
             what: "its size is not what it says itself",
         });
     }
-    Mapping::new(fd.as_fd(), geometry, writable).map_err(system)
+    match access.view {
+        View::Mapping => Mapping::new(fd.as_fd(), geometry, access.writable),
+        View::Copy => Mapping::copy(fd.as_fd(), geometry),
+    }
+    .map_err(system)
 }
 
 fn check_contents(
@@ -235,13 +249,31 @@ fn check_contents(
     Ok(())
 }
 
-/// Removes a ledger and its owners file, under the directory's lock.
-pub(crate) fn remove(directory: &Directory, names: &Names) -> Result<(), SystemError> {
-    for name in [&names.ledger, &names.owners] {
-        sys::unlink_at(directory.fd(), name)
-            .map_err(|error| directory.error("cannot remove", name, error))?;
+/// Removes a ledger and its owners file, under the directory's lock; `false` if only another user
+/// may do so, in a directory of all users.
+pub(crate) fn remove(directory: &Directory, names: &Names) -> Result<bool, SystemError> {
+    match sys::unlink_at(directory.fd(), &names.ledger) {
+        Ok(()) => {}
+        Err(error) if not_ours(&error) => return Ok(false),
+        Err(error) => return Err(directory.error("cannot remove", &names.ledger, error)),
     }
-    Ok(())
+    // Another user's may stay: it holds nothing, and all may use it.
+    match sys::unlink_at(directory.fd(), &names.owners) {
+        Err(error) if !not_ours(&error) => {
+            Err(directory.error("cannot remove", &names.owners, error))
+        }
+        _ => Ok(true),
+    }
+}
+
+fn not_ours(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+}
+
+/// The owners file, if it is one: in a directory of all users anybody may have made it.
+pub(crate) fn open_owners(directory: &Directory, names: &Names) -> Option<OwnedFd> {
+    let fd = sys::open_at(Some(directory.fd()), &names.owners, libc::O_RDONLY, 0).ok()?;
+    sys::status(fd.as_fd()).ok()?.is_regular().then_some(fd)
 }
 
 /// Whether a name in a directory is (still) this file.
@@ -251,7 +283,7 @@ pub(crate) fn is_current(directory: &Directory, name: &CStr, file: FileId) -> bo
 
 /// Whether somebody lives who was a member of a ledger that is not there any more.
 pub(crate) fn orphan(directory: &Directory, names: &Names) -> Option<Option<u32>> {
-    let fd = sys::open_at(Some(directory.fd()), &names.owners, libc::O_RDONLY, 0).ok()?;
+    let fd = open_owners(directory, names)?;
     match sys::lock_holder(fd.as_fd(), Kind::Process, Range::All).ok()? {
         Holder::Nobody => None,
         Holder::Process(pid) => Some(Some(pid)),

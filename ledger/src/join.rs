@@ -11,7 +11,7 @@ use crate::create;
 use crate::directory::{Directory, c_string};
 use crate::directory_lock::{DEADLINE, DirectoryLock, LOCK_FILE};
 use crate::error::{JoinError, OpenError, SystemError};
-use crate::file::{self, Access, LedgerFile, Names, now};
+use crate::file::{self, Access, LedgerFile, Names, View, now};
 use crate::fork_guard::ForkGuard;
 use crate::gpu::GpuSpec;
 use crate::layout::{FOLLOW, Slot, decode_limit, encode_limit, store_bytes};
@@ -117,6 +117,7 @@ impl Newcomer<'_> {
         let owner = (!self.directory.shared()).then(effective_uid);
         let access = Access {
             writable: true,
+            view: View::Mapping,
             owner,
         };
         let mut fresh = false;
@@ -124,7 +125,13 @@ impl Newcomer<'_> {
             match file::open(self.directory, &self.names.ledger, access) {
                 Ok(ledger) if fresh || self.somebody_lives(&ledger, lock) => return Ok(ledger),
                 // Nobody can move in meanwhile: that takes the lock which is held here.
-                Ok(_) => file::remove(self.directory, self.names)?,
+                Ok(ledger) => {
+                    if !file::remove(self.directory, self.names)? {
+                        let version = &self.identity.library_version;
+                        create::renew(self.directory, self.names, &ledger, self.gpus, version)?;
+                        return Ok(ledger);
+                    }
+                }
                 Err(OpenError::Missing(path)) => {
                     if let Some(holder) = file::orphan(self.directory, self.names) {
                         return Err(JoinError::Removed { path, holder });
@@ -284,6 +291,13 @@ impl Newcomer<'_> {
                     }
                 },
             };
+            // Before the slot is claimed, so that no reaper overlooks what a killed claimer leaves, and
+            // before the first byte is charged to it, so that every sum reaches it.
+            let above = index.saturating_add(1) as u64;
+            map.header()
+                .high_water
+                .word
+                .fetch_max(above, Ordering::SeqCst);
             let claiming = free.next_claiming();
             if !free.swap(&slot.claim, claiming) {
                 continue;
@@ -356,12 +370,6 @@ impl Newcomer<'_> {
             .into_iter()
             .chain(arrays)
             .for_each(|word| word.store(0, relaxed));
-        // Before the first byte is charged to the slot, so that every sum reaches it.
-        let above = index.saturating_add(1) as u64;
-        map.header()
-            .high_water
-            .word
-            .fetch_max(above, Ordering::SeqCst);
     }
 
     fn member(

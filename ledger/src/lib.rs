@@ -16,8 +16,9 @@
 //!
 //! # What is trusted
 //! Everyone who may write to a ledger is trusted to keep to the rules: that is its owner, root, and
-//! in a shared ledger every user. Whoever may write to the file could also cut it, which ends those
-//! who have it mapped. Everyone else is kept out by the modes of file and directories, which are
+//! in a shared ledger every user. Whoever may write to the file could also cut it, which ends its
+//! members, who have it mapped; onlookers (root among them, who looks at everyone's) read a copy, and
+//! map it for a moment only when they change something ([`Ledger`]). Everyone else is kept out by the modes of file and directories, which are
 //! checked each time. What a ledger says is bounded and checked nevertheless, as an old or damaged one
 //! must do no harm.
 //!

@@ -8,17 +8,18 @@ use crate::layout::{
     CELLS_OFFSET, COLUMN_BYTES, Cell, GPUS_OFFSET, Geometry, GpuRecord, Header, LIVENESS_LOCKS,
     SLOTS_OFFSET, Slot,
 };
-use crate::sync::Ordering;
-use crate::sys::SharedMap;
+use crate::sync::{AtomicU8, Ordering};
+use crate::sys::{self, SharedMap};
 use crate::view::LivenessMode;
 
-/// A whole ledger in memory. The bounds of everything come from the geometry that was checked when
+/// A whole ledger in memory: the file itself, or a copy of it. The bounds of everything come from the geometry that was checked when
 /// it was opened, never again from the file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     memory: SharedMap,
     geometry: Geometry,
-    writable: bool,
+    /// It is a private copy of the file.
+    copy: bool,
 }
 
 impl Mapping {
@@ -28,17 +29,72 @@ impl Mapping {
         Ok(Self {
             memory,
             geometry,
-            writable,
+            copy: false,
         })
+    }
+
+    /// A private copy of a file, which whoever may write to the file cannot take away by cutting it
+    /// (touching a mapping behind the end of its file ends the process). What the file does not
+    /// have is 0, that is nobody's.
+    pub(crate) fn copy(fd: BorrowedFd<'_>, geometry: Geometry) -> io::Result<Self> {
+        let length = geometry.file_size();
+        let copy = Self {
+            memory: SharedMap::private(length)?,
+            geometry,
+            copy: true,
+        };
+        copy.read_again(fd, 0, length)?;
+        Ok(copy)
+    }
+
+    /// A copy of the header alone; all else is 0.
+    pub(crate) fn copy_of_header(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let geometry = Geometry::with_capacity(1).ok_or(io::ErrorKind::InvalidInput)?;
+        let copy = Self {
+            memory: SharedMap::private(geometry.file_size())?,
+            geometry,
+            copy: true,
+        };
+        copy.read_again(fd, 0, size_of::<Header>())?;
+        Ok(copy)
+    }
+
+    /// Reads a range of a copy again; a mapping shows what is in the file anyway.
+    fn read_again(&self, fd: BorrowedFd<'_>, offset: usize, length: usize) -> io::Result<()> {
+        let inside = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= self.memory.length());
+        if !self.copy || !inside {
+            return Ok(());
+        }
+        // SAFETY: the range lies inside the memory (checked), which is private and writable, as this
+        // is a copy (checked); all that refers into it are atomics.
+        let to = unsafe { self.memory.start().as_ptr().add(offset) };
+        // SAFETY: as above.
+        let n = unsafe { sys::read_at(fd, to, length, offset) }?;
+        for at in n..length {
+            // SAFETY: `at` is below `length`, so inside the range; see above.
+            let byte = unsafe { &*to.add(at).cast::<AtomicU8>() };
+            byte.store(0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Reads a slot and its cells again, if this is a copy.
+    pub(crate) fn read_slot_again(&self, fd: BorrowedFd<'_>, slot: usize) -> io::Result<()> {
+        let of = |base: usize, size: usize| slot.saturating_mul(size).saturating_add(base);
+        self.read_again(fd, of(SLOTS_OFFSET, size_of::<Slot>()), size_of::<Slot>())?;
+        for gpu in 0..self.gpus().len() {
+            let column = gpu
+                .saturating_mul(COLUMN_BYTES)
+                .saturating_add(CELLS_OFFSET);
+            self.read_again(fd, of(column, size_of::<Cell>()), size_of::<Cell>())?;
+        }
+        Ok(())
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
-    }
-
-    /// Whether the mapping may be written to. A store through one that may not ends the process.
-    pub(crate) fn writable(&self) -> bool {
-        self.writable
     }
 
     /// `count` records of a type that is made of atomics, at a byte offset; none if they do not lie

@@ -1,14 +1,18 @@
 //! A process's membership of a budget: what the hooks call.
 
+mod gate;
 mod leave;
 mod request;
 
 pub use leave::Stayed;
 
+use gate::{Gate, Inside};
+
 use std::ffi::CString;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use crate::account::Account;
 use crate::denial::Denial;
@@ -29,6 +33,15 @@ use crate::slot::{Claim, State};
 use crate::sync::{Ordering, fence};
 use crate::sys::FileId;
 use crate::view::{GpuView, HookEngine, LivenessMode};
+
+/// How often an operation looks again whether a thread that is about to leave leaves or stays: it does
+/// a few dozen stores meanwhile, but the machine may let others run first. About a second, for the case
+/// that the thread that leaves is this one, in a signal handler.
+const PATIENCE: u32 = 10_000;
+/// How many of these looks only let other threads run; before the others it is slept for [`STEP`].
+const YIELDS: u32 = 100;
+/// See [`YIELDS`].
+const STEP: Duration = Duration::from_micros(100);
 
 /// What a process says of itself when it joins. Shown to people, never relied upon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +109,7 @@ pub struct Member {
     claimed: Claim,
     gpus: Box<[MemberGpu]>,
     guard: ForkGuard,
+    gate: Gate,
     /// Address of the keeper of the slot's lock, 0 when there is none (any more).
     liveness: AtomicUsize,
     owner: Option<Owner>,
@@ -166,6 +180,7 @@ impl Member {
             claimed: parts.claimed,
             gpus: parts.gpus,
             guard: parts.guard,
+            gate: Gate::default(),
             liveness: AtomicUsize::new(parts.liveness.map_or(0, Liveness::into_address)),
             owner: parts.owner,
             path: parts.path,
@@ -177,8 +192,9 @@ impl Member {
     /// Reserves `bytes` of the device's own memory ([`Kind::Device`]) before the native call, or says
     /// why not.
     ///
-    /// Before it refuses it reaps dead members once, and waits a few milliseconds at most while
-    /// nothing but reservations of others, which may yet be given back, stands in the way.
+    /// Before it refuses it reaps dead members once (see [`Self::reap`]), and waits while nothing but
+    /// reservations of others, which may yet be given back, stands in the way: 16 times, about 6 ms
+    /// in all and at most 11 ms, and as much more as the machine takes to wake a thread.
     ///
     /// # Errors
     /// [`Denial`]; nothing is charged then.
@@ -208,6 +224,7 @@ impl Member {
     /// Books `actual` bytes in place of a reservation: the native call succeeded. Counts one
     /// allocation.
     pub fn commit(&self, reservation: Reservation, actual: u64) {
+        let _inside = self.enter(true);
         if let Some((slot, account)) = self.account_of(reservation.gpu) {
             if reservation.kind == Kind::Managed {
                 account.add_unseen(actual);
@@ -219,6 +236,7 @@ impl Member {
 
     /// Gives a reservation back: the native call failed.
     pub fn cancel(&self, reservation: Reservation) {
+        let _inside = self.enter(true);
         if let Some((slot, account)) = self.account_of(reservation.gpu) {
             self.note(slot, account.cancel(reservation.bytes));
         }
@@ -232,6 +250,9 @@ impl Member {
 
     /// As [`Self::release`], for memory that was booked as this kind.
     pub fn release_as(&self, kind: Kind, gpu: usize, bytes: u64) {
+        let Some(_inside) = self.enter(false) else {
+            return;
+        };
         if let Some((slot, account)) = self.account_of(gpu) {
             self.note(slot, account.release(bytes));
             if kind == Kind::Managed {
@@ -267,6 +288,9 @@ impl Member {
     /// Says how much the driver holds for this process beyond what is booked, in bytes. From then on
     /// it is known ([`crate::CellView::overhead`]), also when it is 0.
     pub fn set_overhead(&self, gpu: usize, bytes: u64) {
+        let Some(_inside) = self.enter(false) else {
+            return;
+        };
         let Some((_, account)) = self.account_of(gpu) else {
             return;
         };
@@ -276,18 +300,14 @@ impl Member {
             .own
             .overhead_at
             .store(now().max(1), Ordering::Release);
-        // A thread that leaves changes the state first and clears the figures then: either it clears
-        // what was stored above, or the change is seen here.
-        fence(Ordering::SeqCst);
-        if self.state() != State::Claimed {
-            let figure = &account.own.overhead;
-            let _ = figure.compare_exchange(bytes, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
     }
 
     /// Counts a refusal and keeps it for observers: what was asked for, why it was refused, the
     /// figures of that moment, the time and the name of the call (the first 32 bytes).
     pub fn record_refusal(&self, gpu: usize, denial: &Denial, api: &str) {
+        let Some(_inside) = self.enter(false) else {
+            return;
+        };
         let Some((slot, _)) = self.account_of(gpu) else {
             return;
         };
@@ -326,7 +346,7 @@ impl Member {
 
     /// Says which engine holds hook number `hook` (below [`crate::MAX_HOOKS`]; others are ignored).
     pub fn set_engine(&self, hook: usize, engine: HookEngine) {
-        if self.is_member()
+        if let Some(_inside) = self.enter(false)
             && let Some(slot) = self.map.slot(self.slot)
             && let Some(place) = slot.engines.get(hook)
         {
@@ -341,9 +361,9 @@ impl Member {
     }
 
     fn reap_some(&self, scan: Scan) -> usize {
-        if !self.is_member() {
+        let Some(_inside) = self.enter(false) else {
             return 0;
-        }
+        };
         let at = At {
             directory: None,
             name: &self.path,
@@ -381,6 +401,31 @@ impl Member {
         {
             Some(claim) if claim.generation() == self.claimed.generation() => claim.state(),
             _ => State::Free,
+        }
+    }
+
+    /// Begins an operation that writes into the slot; `None` if the slot is not this process's. While
+    /// a thread leaves, waits outside to see whether it stays.
+    ///
+    /// With `held` the caller has a reservation, which keeps the thread from leaving whatever it looks
+    /// like at this moment.
+    fn enter(&self, held: bool) -> Option<Inside<'_>> {
+        let mut looks: u32 = 0;
+        loop {
+            let inside = self.gate.enter();
+            match self.state() {
+                State::Claimed => return Some(inside),
+                State::Clearing if held => return Some(inside),
+                State::Clearing if looks < PATIENCE => {}
+                _ => return None,
+            }
+            drop(inside);
+            looks = looks.saturating_add(1);
+            if looks < YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(STEP);
+            }
         }
     }
 

@@ -3,25 +3,31 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::directory::Directory;
 use crate::directory_lock::{DEADLINE, DirectoryLock};
-use crate::error::{ChangeError, OpenError, PlaceError, SystemError};
-use crate::file::{self, Access, LedgerFile, Names};
+use crate::error::{ChangeError, JoinError, OpenError, PlaceError, SystemError};
+use crate::file::{self, Access, LedgerFile, Names, View};
 use crate::gpu::GpuKey;
 use crate::layout::encode_limit;
 use crate::limit::Limit;
 use crate::liveness::At;
+use crate::mapping::Mapping;
 use crate::place::{BudgetName, Place, SHARED_DIRECTORY};
 use crate::process::effective_uid;
-use crate::reap::{Right, Scan, Target, reap};
+use crate::reap::{Right, Scan, Target, is_alive, reap};
 use crate::slot::{Claim, State};
 use crate::snapshot::{self, Witnesses};
 use crate::sync::Ordering;
 use crate::sys;
-use crate::view::{LedgerSnapshot, LivenessMode, Reaped};
+use crate::view::{Alive, LedgerSnapshot, Reaped};
 
 /// An open ledger. Reading needs only permission to read the file.
+///
+/// What is looked at is a private copy, so that whoever owns the file cannot end the one who looks by
+/// cutting it. For changes the file is mapped, for a moment and after its size was looked at: a file
+/// that is cut in that moment does end the process.
 ///
 /// Not for processes that are members of the same ledger: looking at it drops the lock by which
 /// others can tell a member's PID (nothing else depends on that one).
@@ -31,6 +37,7 @@ pub struct Ledger {
     directory: Directory,
     names: Names,
     path: PathBuf,
+    writable: bool,
 }
 
 /// One entry of [`Ledger::list`].
@@ -97,13 +104,19 @@ impl Ledger {
             error => OpenError::Directory(Box::new(error)),
         })?;
         let names = Names::of(&budget)?;
-        let ledger = file::open(&directory, &names.ledger, Access { writable, owner })?;
+        let access = Access {
+            writable,
+            view: View::Copy,
+            owner,
+        };
+        let ledger = file::open(&directory, &names.ledger, access)?;
         let path = directory.path_of(&names.ledger);
         Ok(Self {
             ledger,
             directory,
             names,
             path,
+            writable,
         })
     }
 
@@ -157,7 +170,7 @@ impl Ledger {
     /// Whether changes are possible.
     #[must_use]
     pub fn writable(&self) -> bool {
-        self.ledger.map.writable()
+        self.writable
     }
 
     /// Whether it is still the ledger of its budget. It is not once it was removed or replaced; what
@@ -170,54 +183,107 @@ impl Ledger {
     /// A plain copy of everything.
     #[must_use]
     pub fn snapshot(&self) -> LedgerSnapshot {
-        let owners = sys::open_at(
-            Some(self.directory.fd()),
-            &self.names.owners,
-            libc::O_RDONLY | libc::O_NONBLOCK,
-            0,
-        );
-        let owners: Option<OwnedFd> = owners.ok().filter(|_| self.is_current());
+        let owners = file::open_owners(&self.directory, &self.names);
+        let owners: Option<OwnedFd> = owners.filter(|_| self.is_current());
         let witnesses = Witnesses {
             ledger: self.ledger.fd.as_fd(),
             owners: owners.as_ref().map(AsFd::as_fd),
         };
-        snapshot::take(&self.ledger.map, &self.path, &witnesses)
-    }
-
-    /// Clears the slots of dead members, each exactly once whoever reaps at the same time.
-    ///
-    /// # Errors
-    /// [`ChangeError::ReadOnly`], and where the file system keeps no locks [`ChangeError::Lock`].
-    pub fn reap(&self) -> Result<Vec<Reaped>, ChangeError> {
-        self.must_be_writable()?;
-        match self.ledger.map.liveness() {
-            LivenessMode::Locks => Ok(self.reap_with(&Right::SlotLocks)),
-            LivenessMode::Witness => {
-                let lock = DirectoryLock::take(&self.directory, DEADLINE)?;
-                Ok(self.reap_with(&Right::holding(&lock)))
-            }
+        match Mapping::copy(self.ledger.fd.as_fd(), self.ledger.map.geometry()) {
+            Ok(copy) => snapshot::take(&copy, &self.path, &witnesses),
+            // Without memory for a fresh copy there is the one that was made at the beginning.
+            Err(_) => snapshot::take(&self.ledger.map, &self.path, &witnesses),
         }
     }
 
-    fn reap_with(&self, right: &Right<'_>) -> Vec<Reaped> {
+    /// Clears the slots of dead members, each exactly once whoever reaps at the same time. Nobody is
+    /// waited for: while another process joins or removes a ledger, the dead are left for next time.
+    ///
+    /// # Errors
+    /// [`ChangeError`] when the ledger is read-only, or its lock or memory cannot be used.
+    pub fn reap(&self) -> Result<Vec<Reaped>, ChangeError> {
+        self.must_be_writable()?;
+        if !self.somebody_is_dead(&self.look()?) {
+            return Ok(Vec::new());
+        }
+        // With the slots' locks alone a newcomer that meets this process in a slot would take it for
+        // a member that lives.
+        match DirectoryLock::take(&self.directory, Duration::ZERO) {
+            Ok(lock) => Ok(self.reap_with(&self.map_to_write()?, &Right::holding(&lock))),
+            Err(JoinError::LockBusy { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A copy of what is in the file now.
+    fn look(&self) -> Result<Mapping, ChangeError> {
+        let copy = Mapping::copy(self.ledger.fd.as_fd(), self.ledger.map.geometry())
+            .map_err(|error| self.error("cannot read", error))?;
+        self.must_be_whole()?;
+        Ok(copy)
+    }
+
+    /// The file itself.
+    fn map_to_write(&self) -> Result<Mapping, ChangeError> {
+        self.must_be_writable()?;
+        self.must_be_whole()?;
+        Mapping::new(self.ledger.fd.as_fd(), self.ledger.map.geometry(), true)
+            .map_err(|error| self.error("cannot map", error))
+    }
+
+    fn must_be_whole(&self) -> Result<(), ChangeError> {
+        let status = sys::status(self.ledger.fd.as_fd())
+            .map_err(|error| self.error("cannot examine", error))?;
+        if status.size == self.ledger.map.geometry().file_size() as u64 {
+            return Ok(());
+        }
+        Err(OpenError::Damaged {
+            path: self.path.clone(),
+            what: "its size has changed",
+        }
+        .into())
+    }
+
+    fn error(&self, attempt: &'static str, source: io::Error) -> ChangeError {
+        self.directory
+            .error(attempt, &self.names.ledger, source)
+            .into()
+    }
+
+    /// Whether there is a slot that the holder of the directory's lock may clear.
+    fn somebody_is_dead(&self, copy: &Mapping) -> bool {
+        let fd = self.ledger.fd.as_fd();
+        copy.slots().iter().enumerate().any(|(index, slot)| {
+            let state = Claim::load(&slot.claim).state();
+            !matches!(state, State::Free | State::Invalid)
+                && match is_alive(copy, fd, index, slot) {
+                    Alive::No => true,
+                    Alive::Yes => false,
+                    Alive::Unknown => state == State::Claiming,
+                }
+        })
+    }
+
+    fn reap_with(&self, map: &Mapping, right: &Right<'_>) -> Vec<Reaped> {
         let at = At {
             directory: Some(self.directory.fd()),
             name: &self.names.ledger,
         };
         let target = Target {
-            map: &self.ledger.map,
+            map,
             at,
             file: self.ledger.id,
         };
         let mut reaped = Vec::new();
         reap(target, right, Scan::All, &mut |cleared| {
-            reaped.push(cleared.describe(&self.ledger.map));
+            reaped.push(cleared.describe(map));
         });
         reaped
     }
 
-    /// Reaps, and removes the ledger if no member is left; `false` if one is, or if the file has
-    /// been removed or replaced by another meanwhile.
+    /// Reaps, and removes the ledger if no member is left; `false` if one is, if the file has been
+    /// removed or replaced by another meanwhile, or if only its owner may remove it (a shared one of
+    /// another user; the next who joins makes it anew in its place).
     ///
     /// # Errors
     /// [`ChangeError`] when the ledger is read-only or its lock cannot be had.
@@ -227,13 +293,15 @@ impl Ledger {
         if !self.is_current() {
             return Ok(false);
         }
-        self.reap_with(&Right::holding(&lock));
-        let mut slots = self.ledger.map.used_slots();
-        if slots.any(|(_, slot)| Claim::load(&slot.claim).state() != State::Free) {
+        if self.somebody_is_dead(&self.look()?) {
+            self.reap_with(&self.map_to_write()?, &Right::holding(&lock));
+        }
+        let copy = self.look()?;
+        let mut slots = copy.slots().iter();
+        if slots.any(|slot| Claim::load(&slot.claim).state() != State::Free) {
             return Ok(false);
         }
-        file::remove(&self.directory, &self.names)?;
-        Ok(true)
+        Ok(file::remove(&self.directory, &self.names)?)
     }
 
     /// Changes the ledger's limit on one GPU. It holds at once for all members without a stricter
@@ -242,8 +310,8 @@ impl Ledger {
     /// # Errors
     /// [`ChangeError`] when the ledger is read-only or has no such GPU.
     pub fn set_limit(&self, gpu: GpuKey, limit: Limit) -> Result<(), ChangeError> {
-        self.must_be_writable()?;
-        let records = self.ledger.map.gpus();
+        let map = self.map_to_write()?;
+        let records = map.gpus();
         let record = records
             .iter()
             .find(|record| record.key.load(Ordering::Relaxed) == gpu.0);
@@ -261,7 +329,7 @@ impl Ledger {
     /// # Errors
     /// [`ChangeError`] when the ledger is read-only or the slot has another owner by now.
     pub fn set_host_pid(&self, slot: usize, generation: u64, pid: u32) -> Result<(), ChangeError> {
-        self.must_be_writable()?;
+        let map = self.map_to_write()?;
         let owned =
             |claim: Claim| claim.state() == State::Claimed && claim.generation() == generation;
         let gone = || ChangeError::UnknownMember {
@@ -269,7 +337,7 @@ impl Ledger {
             slot,
             generation,
         };
-        let record = self.ledger.map.slot(slot).ok_or_else(gone)?;
+        let record = map.slot(slot).ok_or_else(gone)?;
         if !owned(Claim::load(&record.claim)) {
             return Err(gone());
         }

@@ -83,19 +83,22 @@ pub(crate) fn reap(
                 .header()
                 .reap_cursor
                 .fetch_add(SOME as u64, Ordering::Relaxed);
-            let used = target.map.used_slots().len() as u64;
-            usize::try_from(cursor.checked_rem(used).unwrap_or(0)).unwrap_or(0)
+            let marked = target.map.used_slots().len() as u64;
+            usize::try_from(cursor.checked_rem(marked).unwrap_or(0)).unwrap_or(0)
         }
         Scan::All | Scan::Charged(_) => 0,
     };
     let mut asked: usize = 0;
     let mut count: usize = 0;
-    let slots = target
-        .map
-        .used_slots()
-        .skip(start)
-        .chain(target.map.used_slots().take(start));
-    for (index, slot) in slots {
+    let used = target.map.used_slots().len();
+    // Claims are made under the directory's lock; whoever holds that may also look at slots that are
+    // half claimed by a dead process which had not raised the mark.
+    let count_of_slots = match (scan, right) {
+        (Scan::All, Right::Directory(_)) => target.map.slots().len(),
+        _ => used,
+    };
+    let all = || target.map.slots().iter().enumerate().take(count_of_slots);
+    for (index, slot) in all().skip(start).chain(all().take(start)) {
         let used = !matches!(
             Claim::load(&slot.claim).state(),
             State::Free | State::Invalid
@@ -278,7 +281,7 @@ mod tests {
     use super::*;
     use crate::create;
     use crate::directory::Directory;
-    use crate::file::{self, Access, LedgerFile, Names};
+    use crate::file::{self, Access, LedgerFile, Names, View};
     use crate::layout::Header;
     use crate::{BudgetName, GpuSpec, Limit, Place};
 
@@ -305,6 +308,7 @@ mod tests {
             create::create(&directory, &names, &budget, &[gpu], "test").unwrap();
             let access = Access {
                 writable: true,
+                view: View::Mapping,
                 owner: None,
             };
             let ledger = file::open(&directory, &names.ledger, access).unwrap();
@@ -401,6 +405,21 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_that_was_left_above_the_mark_is_found_under_the_directorys_lock() {
+        let made = Made::new();
+        made.leave(1023, State::Claiming, 7);
+        made.header().high_water.word.store(1, Ordering::SeqCst);
+        let lock = DirectoryLock::take(&made.directory, crate::directory_lock::DEADLINE).unwrap();
+        let reaped = made.reap(&Right::holding(&lock));
+        assert_eq!(reaped.len(), 1);
+        assert_eq!(
+            Claim::load(&made.slot(1023).claim).state(),
+            State::Free,
+            "and may be claimed"
+        );
+    }
+
+    #[test]
     fn a_locked_slot_is_nobody_elses_in_any_state() {
         let made = Made::new();
         let Ok(Taken::Held(lock)) = liveness::take(made.at(), made.ledger.id, 0) else {
@@ -440,7 +459,7 @@ mod tests {
     }
 
     fn sys_remove(made: &Made) {
-        file::remove(&made.directory, &made.names).unwrap();
+        assert!(file::remove(&made.directory, &made.names).unwrap());
         assert!(!Path::new(&made.directory.path_of(&made.names.ledger)).exists());
     }
 

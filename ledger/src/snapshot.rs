@@ -31,7 +31,8 @@ pub(crate) struct Witnesses<'a> {
     pub(crate) owners: Option<BorrowedFd<'a>>,
 }
 
-/// Copies a whole ledger.
+/// Turns a ledger into plain data: a mapped one, or a copy, parts of which are read again where they
+/// changed while they were read.
 pub(crate) fn take(map: &Mapping, path: &Path, witnesses: &Witnesses<'_>) -> LedgerSnapshot {
     let header = map.header();
     let high_water = &header.high_water.word;
@@ -89,6 +90,7 @@ fn member(
         }
         let copy = copy(map, witnesses, here, index, slot, before, alive);
         fence(Ordering::Acquire);
+        map.read_slot_again(witnesses.ledger, index).ok()?;
         if Claim::load(&slot.claim) == before {
             return Some(copy);
         }
@@ -122,6 +124,7 @@ fn copy(
             figures: account::read(cell),
             limit: effective_limit(load(&cell.member_limit), load(&gpu.limit)),
         });
+    let again = || map.read_slot_again(witnesses.ledger, index).is_ok();
     let (pid, pid_namespace) = (narrow(&slot.pid), load(&slot.pid_namespace));
     let told = witnesses
         .owners
@@ -149,12 +152,16 @@ fn copy(
         frees: load(&slot.frees),
         refusals: load(&slot.refusals),
         anomalies: load(&slot.anomalies),
-        last_refusal: last_refusal(map.gpus(), &slot.last_refusal),
+        last_refusal: last_refusal(map.gpus(), &slot.last_refusal, &again),
         cells: cells.collect(),
     }
 }
 
-fn last_refusal(gpus: &[GpuRecord], record: &RefusalRecord) -> Option<LastRefusal> {
+fn last_refusal(
+    gpus: &[GpuRecord],
+    record: &RefusalRecord,
+    again: &dyn Fn() -> bool,
+) -> Option<LastRefusal> {
     for _ in 0..ATTEMPTS {
         let before = record.sequence.load(Ordering::Acquire);
         if before == 0 {
@@ -175,6 +182,9 @@ fn last_refusal(gpus: &[GpuRecord], record: &RefusalRecord) -> Option<LastRefusa
             overhead: load(&record.overhead),
         });
         fence(Ordering::Acquire);
+        if !again() {
+            return None;
+        }
         // Odd: it was being written, and is for good if its writer died there.
         if before & 1 == 0 && record.sequence.load(Ordering::Relaxed) == before {
             return refusal;

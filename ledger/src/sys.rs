@@ -30,7 +30,9 @@ fn uninterrupted(mut call: impl FnMut() -> libc::c_int) -> io::Result<libc::c_in
     }
 }
 
-/// `openat` with `O_CLOEXEC | O_NOFOLLOW`; `directory` may be left out for an absolute path.
+/// `openat` with `O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK`; `directory` may be left out for an absolute
+/// path. Without `O_NONBLOCK` (which files and directories do not care for) a FIFO that somebody put
+/// in a file's place would hold us up.
 pub(crate) fn open_at(
     directory: Option<BorrowedFd<'_>>,
     name: &CStr,
@@ -38,7 +40,7 @@ pub(crate) fn open_at(
     mode: libc::mode_t,
 ) -> io::Result<OwnedFd> {
     let directory = directory.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
-    let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY;
+    let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_NONBLOCK;
     let fd = uninterrupted(|| {
         // SAFETY: `name` is a C string; the mode is passed as the promoted type that open expects.
         unsafe { libc::openat(directory, name.as_ptr(), flags, libc::c_uint::from(mode)) }
@@ -165,6 +167,53 @@ pub(crate) fn unlink_at(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<()
     }
 }
 
+/// Gives a directory another name, which must not exist. Not every file system can make sure of that.
+pub(crate) fn rename_new(parent: Option<BorrowedFd<'_>>, from: &CStr, to: &CStr) -> io::Result<()> {
+    let parent = parent.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
+    // Not the function of the C library, which older ones do not have.
+    // SAFETY: both names are C strings; the arguments are those of renameat2.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            parent,
+            from.as_ptr(),
+            parent,
+            to.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Removes an empty directory.
+pub(crate) fn remove_directory(parent: Option<BorrowedFd<'_>>, name: &CStr) -> io::Result<()> {
+    let parent = parent.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
+    // SAFETY: `name` is a C string.
+    checked(unsafe { libc::unlinkat(parent, name.as_ptr(), libc::AT_REMOVEDIR) }).map(drop)
+}
+
+/// How large a file this process may make (`RLIMIT_FSIZE`), in bytes. Trying more is not only an
+/// error: the kernel sends `SIGXFSZ`, which ends the process.
+pub(crate) fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: `limit` may be written to; it cannot fail for a limit that exists.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    limit.rlim_cur
+}
+
+/// Closes a descriptor number that this process opened and nobody else uses.
+pub(crate) fn close(fd: RawFd) {
+    // SAFETY: closing a number is no memory access; the caller has made sure whose file it is.
+    unsafe { libc::close(fd) };
+}
+
 /// Reserves the space of a file, so that touching its mapping later cannot run out of it.
 pub(crate) fn allocate(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let length = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -193,6 +242,37 @@ pub(crate) fn read_some<'b>(fd: BorrowedFd<'_>, buffer: &'b mut [u8]) -> io::Res
             }
         }
     }
+}
+
+/// Fills `length` bytes at `to` from an offset of a file; returns how many were there.
+///
+/// # Safety
+/// The range is writable, and whoever else looks at it does so by atomic loads.
+pub(crate) unsafe fn read_at(
+    fd: BorrowedFd<'_>,
+    to: *mut u8,
+    length: usize,
+    offset: usize,
+) -> io::Result<usize> {
+    let mut done: usize = 0;
+    while done < length {
+        let from = libc::off_t::try_from(offset.saturating_add(done))
+            .map_err(|_| io::ErrorKind::InvalidInput)?;
+        let rest = length.saturating_sub(done);
+        // SAFETY: `done` is below `length`, so that the rest of the range is the caller's promise.
+        let n = unsafe { libc::pread(fd.as_raw_fd(), to.add(done).cast(), rest, from) };
+        match usize::try_from(n) {
+            Ok(0) => break,
+            Ok(n) => done = done.saturating_add(n),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(done)
 }
 
 /// Which kind of record lock.
@@ -325,7 +405,7 @@ pub(crate) fn no_such_process(pid: libc::pid_t) -> bool {
         && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-/// A shared mapping of a whole file, unmapped when dropped.
+/// A shared mapping of a whole file, or private memory of its size; unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct SharedMap {
     start: NonNull<u8>,
@@ -342,6 +422,27 @@ impl SharedMap {
     pub(crate) fn new(fd: BorrowedFd<'_>, length: usize, writable: bool) -> io::Result<Self> {
         let write = if writable { libc::PROT_WRITE } else { 0 };
         let start = map(fd, length, libc::PROT_READ | write)?;
+        Ok(Self { start, length })
+    }
+
+    /// As much memory of this process alone, filled with zeros.
+    pub(crate) fn private(length: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start =
+            NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap returned 0"))?;
         Ok(Self { start, length })
     }
 

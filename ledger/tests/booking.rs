@@ -525,3 +525,72 @@ fn leaving_while_other_threads_book_loses_nothing() {
         assert_eq!(scene.ledger().snapshot().anomalies, 0);
     }
 }
+
+#[test]
+fn a_thread_that_goes_on_while_another_leaves_never_reaches_the_next_owners_slot() {
+    let scene = Scene::new();
+    // Keeps the ledger.
+    let _keeper = scene.join(GIB);
+    let denial = scene.join(GIB).reserve(0, 2 * GIB).unwrap_err();
+    for round in 0..40 {
+        let member = scene.join(GIB);
+        let stop = AtomicBool::new(false);
+        let go_on = |what: &(dyn Fn() + Sync)| {
+            while !stop.load(Ordering::Relaxed) {
+                what();
+                // Some of the time outside, or there is no moment to leave in.
+                (0..50).for_each(|_| std::hint::spin_loop());
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| go_on(&|| member.set_overhead(0, MIB)));
+            }
+            scope.spawn(|| go_on(&|| member.record_refusal(0, &denial, "x")));
+            scope.spawn(|| go_on(&|| member.set_engine(0, HookEngine::Gum)));
+            scope.spawn(|| {
+                go_on(&|| {
+                    if let Ok(reservation) = member.reserve(0, MIB) {
+                        member.commit(reservation, MIB);
+                        member.release(0, MIB);
+                    }
+                });
+            });
+            let started = std::time::Instant::now();
+            while member.leave() == Err(Stayed::InUse) {
+                if started.elapsed().as_secs() >= 20 {
+                    eprintln!("after 20 s somebody is still inside");
+                    std::process::abort();
+                }
+                std::thread::yield_now();
+            }
+            let next = scene.join(GIB);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            stop.store(true, Ordering::Relaxed);
+            let mine = next.view(0).unwrap().mine;
+            assert_eq!(
+                mine,
+                hipflex_ledger::CellView::default(),
+                "in round {round}"
+            );
+            let snapshot = scene.ledger().snapshot();
+            let seen = &snapshot.members[1];
+            assert_eq!((seen.slot, seen.refusals, seen.allocations), (1, 0, 0));
+            assert_eq!(seen.engines, [], "in round {round}");
+            next.leave().unwrap();
+        });
+        assert_eq!(scene.ledger().snapshot().anomalies, 0);
+    }
+}
+
+#[test]
+fn joining_again_and_again_opens_no_more_files() {
+    let scene = Scene::new();
+    let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    scene.join(GIB).leave().unwrap();
+    let before = count();
+    for _ in 0..20 {
+        scene.join(GIB).leave().unwrap();
+    }
+    assert_eq!(count(), before);
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{GIB, MIB, Parent, Scene, eventually, hold, holder, spawn};
 use hipflex_ledger::{Alive, DenialReason, ForkGuard, MAX_MEMBERS, Stayed};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
 /// What a process may do that must not touch the booking of the one that did it. Runs in a child of
@@ -66,37 +66,43 @@ fn by_exec() {
     fork_and(exec_true);
 }
 
+/// Runs `body` in a child as vfork makes it: it shares the memory of its parent, which waits for its
+/// end (or exec). Returns how it ended.
+fn vforked(body: extern "C" fn(*mut libc::c_void) -> libc::c_int, with: *mut libc::c_void) -> i32 {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let mut stack = vec![0_u128; 4096];
+    // SAFETY: the child runs on a stack of its own, whose end is aligned to 16 bytes and which
+    // outlives it, as the parent waits; `with` is what `body` expects.
+    let pid = unsafe { libc::clone(body, stack.as_mut_ptr_range().end.cast(), flags, with) };
+    assert!(pid > 0);
+    match waitpid(Pid::from_raw(pid), None).unwrap() {
+        WaitStatus::Exited(_, code) => code,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Ends a vforked child and nothing else; the memory it shares stays as it is.
+fn end_vforked(code: i32) -> libc::c_int {
+    // SAFETY: has no preconditions and does not return.
+    unsafe { libc::syscall(libc::SYS_exit, code) };
+    code
+}
+
 fn by_vfork_and_exec() {
-    // The standard library uses posix_spawn, that is clone with CLONE_VM | CLONE_VFORK.
-    assert!(
-        std::process::Command::new("/bin/true")
-            .status()
-            .unwrap()
-            .success()
-    );
+    extern "C" fn exec(_: *mut libc::c_void) -> libc::c_int {
+        let arguments = [c"/bin/true".as_ptr(), std::ptr::null()];
+        // SAFETY: path and arguments are terminated as execve wants them.
+        unsafe { libc::execve(arguments[0], arguments.as_ptr(), arguments[1..].as_ptr()) };
+        end_vforked(9)
+    }
+    assert_eq!(vforked(exec, std::ptr::null_mut()), 0);
 }
 
 fn by_vfork_and_underscore_exit() {
     extern "C" fn end(_: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: ends the child only; the memory it shares stays as it is.
-        unsafe { libc::syscall(libc::SYS_exit, 0) };
-        0
+        end_vforked(3)
     }
-    // As vfork: the child shares the memory of its parent, which waits for its end.
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    let mut stack = vec![0_u128; 4096];
-    // SAFETY: the child runs on a stack of its own, whose end is aligned to 16 bytes and which
-    // outlives it, as the parent waits.
-    let pid = unsafe {
-        libc::clone(
-            end,
-            stack.as_mut_ptr_range().end.cast(),
-            flags,
-            std::ptr::null_mut(),
-        )
-    };
-    assert!(pid > 0);
-    wait_for(pid);
+    assert_eq!(vforked(end, std::ptr::null_mut()), 3);
 }
 
 fn by_posix_spawn() {
@@ -125,7 +131,7 @@ const DEEDS: [(&str, Deed); 8] = [
     ("fork, abort", by_abort),
     ("fork, kill", by_kill),
     ("fork, exec", by_exec),
-    ("spawn", by_vfork_and_exec),
+    ("vfork, exec", by_vfork_and_exec),
     ("vfork, _exit", by_vfork_and_underscore_exit),
     ("posix_spawn", by_posix_spawn),
 ];
@@ -205,7 +211,14 @@ fn a_fork_guard_tells_a_forked_child_from_its_parent_and_from_a_vforked_one() {
     let guard = ForkGuard::new().unwrap();
     assert!(!guard.in_forked_child());
     spawn(|_| i32::from(!guard.in_forked_child())).succeed();
-    by_vfork_and_exec();
+    // A vforked child acts on its parent's behalf, in its memory.
+    extern "C" fn ask(guard: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: it is the guard below, which outlives the child.
+        let guard = unsafe { &*guard.cast::<ForkGuard>() };
+        end_vforked(4 + i32::from(guard.in_forked_child()))
+    }
+    let told = vforked(ask, std::ptr::from_ref(&guard).cast_mut().cast());
+    assert_eq!(told, 4, "a vforked child was taken for a forked one");
     assert!(!guard.in_forked_child());
 }
 

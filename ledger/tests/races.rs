@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{Child, Counters, GIB, MIB, Scene, hold, spawn};
-use hipflex_ledger::Member;
+use hipflex_ledger::{Ledger, Limit, Member};
 
 #[test]
 fn several_reapers_return_a_dead_share_once() {
@@ -121,4 +121,71 @@ fn many_processes_join_at_once() {
     assert_eq!(view.charged, 64 * MIB);
     drop(children);
     assert_eq!(me.reap(), 64);
+}
+
+#[test]
+fn a_reaper_is_never_taken_for_a_member_that_lives() {
+    let scene = Scene::new();
+    let mut reapers: Vec<_> = (0..2)
+        .map(|_| {
+            spawn(|_| {
+                loop {
+                    if let Ok(ledger) = Ledger::open(&scene.path()) {
+                        ledger.reap().unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    for round in 0..400 {
+        spawn(|_| {
+            hold(&scene.join(GIB), MIB);
+            0
+        })
+        .succeed();
+        // Nobody lives, so the newcomer's limit holds, whoever is clearing the dead one's slot.
+        spawn(|_| {
+            let member = scene.join(4 * GIB);
+            assert_eq!(
+                member.limit(0),
+                Some(Limit::Bytes(4 * GIB)),
+                "in round {round}"
+            );
+            member.leave().unwrap();
+            0
+        })
+        .succeed();
+    }
+    for reaper in &mut reapers {
+        reaper.kill();
+        let end = reaper.wait();
+        assert!(
+            matches!(end, nix::sys::wait::WaitStatus::Signaled(..)),
+            "{end:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reaper_waits_for_nobody() {
+    let scene = Scene::new();
+    common::leftover(&scene);
+    let lock = scene.path().with_file_name(".lock");
+    let mut holder = spawn(|parent| {
+        let file = std::fs::File::options().write(true).open(&lock).unwrap();
+        // SAFETY: all fields of flock are integers, for which zero is valid.
+        let mut record: libc::flock = unsafe { std::mem::zeroed() };
+        record.l_type = libc::F_WRLCK as libc::c_short;
+        record.l_len = 1;
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        // SAFETY: a valid record for this command.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &record) }, 0);
+        parent.stay()
+    });
+    holder.hear();
+    let started = Instant::now();
+    assert_eq!(scene.ledger().reap().unwrap(), []);
+    assert!(started.elapsed() < Duration::from_millis(500));
+    drop(holder);
+    assert_eq!(scene.ledger().reap().unwrap().len(), 1);
 }

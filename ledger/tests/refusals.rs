@@ -299,3 +299,71 @@ fn a_full_file_system_is_an_error_and_no_signal() {
     });
     child.succeed();
 }
+
+#[test]
+fn a_pipe_in_the_place_of_a_helper_file_holds_nobody_up() {
+    let mut scene = Scene::new();
+    scene.shared = true;
+    leftover(&scene);
+    let path = scene.path();
+    let pipe = |name: &str| {
+        let path = path.with_file_name(name);
+        let _ = fs::remove_file(&path);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+        path
+    };
+    let in_time = |what: &str, body: &dyn Fn()| {
+        let mut child = spawn(|_| {
+            // SAFETY: ends this child if it is held up.
+            unsafe { libc::alarm(3) };
+            body();
+            0
+        });
+        let end = child.wait();
+        assert!(
+            matches!(end, nix::sys::wait::WaitStatus::Exited(_, 0)),
+            "{what}: {end:?}"
+        );
+    };
+    fs::remove_file(&path).unwrap();
+    pipe(".default.owners");
+    in_time("joining", &|| {
+        let member = scene.join(GIB);
+        hold(&member, GIB);
+        assert_eq!(scene.ledger().snapshot().gpus[0].charged, GIB);
+    });
+    pipe(".default.owners");
+    in_time("removing", &|| {
+        assert!(scene.ledger().remove_if_empty().unwrap());
+    });
+    pipe(".lock");
+    in_time("locking", &|| {
+        let text = message(&scene);
+        assert!(
+            text.contains(".lock") && text.contains("device or pipe"),
+            "{text}"
+        );
+    });
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
+    let scene = Scene::new();
+    let mut child = spawn(|_| {
+        let limit = libc::rlimit {
+            rlim_cur: 1 << 20,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: of this child only.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+        let text = message(&scene);
+        assert!(
+            text.contains("at most 1.0 MiB (RLIMIT_FSIZE, ulimit -f)") && text.contains("2.0 MiB"),
+            "{text}"
+        );
+        0
+    });
+    child.succeed();
+    // One that exists is large enough already.
+    let _member = scene.join(GIB);
+}

@@ -190,3 +190,64 @@ fn joining_and_removing_at_once_leaves_nobody_in_a_removed_ledger() {
         ));
     }
 }
+
+#[test]
+fn who_looks_at_a_ledger_survives_that_its_owner_cuts_it() {
+    let scene = Scene::new();
+    let member = spawn(|parent| {
+        hold(&scene.join(GIB), MIB);
+        parent.stay()
+    });
+    let mut member = member;
+    member.hear();
+    let path = scene.path();
+    let good = fs::read(&path).unwrap();
+    // It would not survive it.
+    drop(member);
+    let mut looking = spawn(|parent| {
+        let kept = scene.ledger();
+        parent.tell(b'r');
+        let started = Instant::now();
+        let (mut whole, mut cut) = (0, 0);
+        while started.elapsed() < Duration::from_millis(1500) {
+            assert_eq!(kept.snapshot().path, path);
+            match Ledger::open(&path) {
+                Ok(ledger) => {
+                    whole += 1;
+                    assert_eq!(ledger.snapshot().path, path);
+                }
+                Err(_) => cut += 1,
+            }
+            Ledger::list(&scene.place()).unwrap();
+        }
+        assert!(whole > 0 && cut > 0, "{whole} times whole, {cut} times cut");
+        0
+    });
+    looking.hear();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(2) {
+        file.set_len(0).unwrap();
+        std::thread::sleep(Duration::from_micros(50));
+        std::os::unix::fs::FileExt::write_all_at(&file, &good, 0).unwrap();
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    looking.succeed();
+
+    // One that is cut is not changed either, nor taken for an empty one.
+    let ledger = scene.ledger();
+    file.set_len(8192).unwrap();
+    for error in [
+        ledger.reap().map(drop).unwrap_err(),
+        ledger.remove_if_empty().map(drop).unwrap_err(),
+        ledger
+            .set_limit(gpu(0, Limit::Unlimited).key, Limit::Unlimited)
+            .unwrap_err(),
+    ] {
+        assert!(
+            error.to_string().contains("its size has changed"),
+            "{error}"
+        );
+    }
+    assert!(path.exists());
+}

@@ -4,8 +4,8 @@ mod common;
 
 use std::fs;
 
-use common::{Child, GIB, MIB, Scene, hold, leftover, message, root_or_skip, set_mode, spawn};
-use hipflex_ledger::Ledger;
+use common::{Child, GIB, MIB, Scene, gpu, hold, leftover, message, root_or_skip, set_mode, spawn};
+use hipflex_ledger::{Ledger, Limit};
 use nix::unistd::{Gid, Uid, chown, setgid, setuid};
 
 #[test]
@@ -142,4 +142,129 @@ fn a_shared_account_is_one_for_all_users() {
     scene.shared = false;
     assert_eq!(scene.join(GIB).view(0).unwrap().charged, 0);
     assert_eq!(Ledger::list(&scene.place()).unwrap().len(), 2);
+}
+
+/// A member of another user, which has left without a word.
+fn former_member_of(scene: &Scene, uid: u32, limit: u64) {
+    spawn(|_| {
+        become_user(uid);
+        hold(&scene.join(limit), MIB);
+        0
+    })
+    .succeed();
+}
+
+#[test]
+fn a_shared_account_outlives_its_first_user() {
+    if !root_or_skip("a_shared_account_outlives_its_first_user") {
+        return;
+    }
+    let mut scene = Scene::new();
+    scene.shared = true;
+    set_mode(scene.directory.path(), 0o777);
+    former_member_of(&scene, 2001, GIB);
+    let first = scene.ledger().snapshot();
+    assert_eq!((first.uid, first.members[0].generation), (2001, 1));
+    spawn(|_| {
+        become_user(2002);
+        // The other's file cannot be removed from a sticky directory, so it is made anew.
+        let member = scene.join(4 * GIB);
+        assert_eq!(member.limit(0), Some(Limit::Bytes(4 * GIB)));
+        assert_eq!(member.view(0).unwrap().charged, 0);
+        let snapshot = scene.ledger().snapshot();
+        assert_eq!((snapshot.uid, snapshot.reaped), (2002, 0));
+        assert_eq!(snapshot.gpus.len(), 1);
+        assert_eq!(snapshot.members[0].generation, 2, "generations go on");
+        assert!(snapshot.created > first.created);
+        member.leave().unwrap();
+        assert!(!scene.ledger().remove_if_empty().unwrap());
+        assert!(scene.path().exists());
+
+        // It has room for 16 GPUs, as it was made for one.
+        let many: Vec<_> = (0..17).map(|n| gpu(n, Limit::Unlimited)).collect();
+        let text = scene.try_join(&many).unwrap_err().to_string();
+        assert!(
+            text.contains("room for 16 GPUs") && text.contains("only user 2001"),
+            "{text}"
+        );
+        let other: Vec<_> = (3..19).map(|n| gpu(n, Limit::Bytes(n * MIB))).collect();
+        let member = scene.try_join(&other).unwrap().member;
+        assert_eq!(member.limit(15), Some(Limit::Bytes(18 * MIB)));
+        0
+    })
+    .succeed();
+    // Its owner may remove it, whoever has the directory and the owners file.
+    chown(scene.path().parent().unwrap(), Some(Uid::from_raw(0)), None).unwrap();
+    let owners = scene.path().with_file_name(".default.owners");
+    chown(&owners, Some(Uid::from_raw(2002)), None).unwrap();
+    spawn(|_| {
+        become_user(2001);
+        assert!(scene.ledger().remove_if_empty().unwrap());
+        0
+    })
+    .succeed();
+    assert!(!scene.path().exists() && owners.exists());
+    former_member_of(&scene, 2003, GIB);
+}
+
+#[test]
+fn a_directory_that_a_killed_creator_left_half_made_is_mended_by_its_owner() {
+    if !root_or_skip("a_directory_that_a_killed_creator_left_half_made_is_mended_by_its_owner") {
+        return;
+    }
+    let mut scene = Scene::new();
+    scene.shared = true;
+    set_mode(scene.directory.path(), 0o777);
+    former_member_of(&scene, 2001, GIB);
+    let shared = scene.path().parent().unwrap().to_owned();
+    for mode in [0o700, 0o755, 0o500] {
+        set_mode(&shared, mode);
+        let joins = |uid| {
+            let mut child = spawn(|_| {
+                become_user(uid);
+                i32::from(scene.try_join(&[gpu(0, Limit::Bytes(GIB))]).is_err())
+            });
+            child.wait() == nix::sys::wait::WaitStatus::Exited(child.pid, 0)
+        };
+        assert!(!joins(2002), "{mode:o}");
+        assert!(joins(2001), "{mode:o}");
+        assert!(joins(2002), "{mode:o}");
+    }
+    // So is a private one that the umask left too little.
+    scene.shared = false;
+    former_member_of(&scene, 2001, GIB);
+    set_mode(scene.root().join("2001").as_path(), 0o500);
+    former_member_of(&scene, 2001, GIB);
+}
+
+#[test]
+fn users_who_make_the_root_at_the_same_moment_all_join_whatever_their_umask() {
+    if !root_or_skip("users_who_make_the_root_at_the_same_moment_all_join_whatever_their_umask") {
+        return;
+    }
+    let scene = Scene::new();
+    set_mode(scene.directory.path(), 0o777);
+    for _ in 0..40 {
+        let _ = fs::remove_dir_all(scene.root());
+        let mut children: Vec<_> = (2001..2005)
+            .map(|uid| {
+                let mut child = spawn(|parent| {
+                    become_user(uid);
+                    // SAFETY: the umask of this child only.
+                    unsafe { libc::umask(0o077) };
+                    parent.tell(b'r');
+                    parent.wait();
+                    scene.join(GIB);
+                    0
+                });
+                child.hear();
+                child
+            })
+            .collect();
+        children.iter_mut().for_each(Child::go_on);
+        children.iter_mut().for_each(Child::succeed);
+        // Nothing half made is left.
+        let left = fs::read_dir(scene.directory.path()).unwrap().count();
+        assert_eq!(left, 1);
+    }
 }

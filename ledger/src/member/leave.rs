@@ -4,21 +4,24 @@ use super::Member;
 use crate::account;
 use crate::reap::{empty, forget_identity};
 use crate::slot::State;
-use crate::sync::{Ordering, fence};
-use crate::sys::{self, Keeper, Kind, Range};
+use crate::sync::Ordering;
+use crate::sys::{self, Keeper};
+
+/// How often it is looked whether other threads have ended what they are doing.
+const TURNS: u32 = 32;
 
 /// Why [`Member::leave`] did not release the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stayed {
-    /// Something is still booked or reserved.
+    /// Something is still booked or reserved, or another thread is in the middle of an operation.
     InUse,
     /// The slot is not this process's: it has left already, or inherited the member by a fork.
     NotAMember,
 }
 
 impl Member {
-    /// Releases the slot, if nothing is booked or reserved on any GPU. Fit for exit handlers: no
-    /// allocation, no lock, no output.
+    /// Releases the slot, if nothing is booked or reserved on any GPU and no other thread is in the
+    /// middle of an operation. Fit for exit handlers: no allocation, no lock, no output.
     ///
     /// # Errors
     /// [`Stayed`] when the slot was not released.
@@ -32,10 +35,9 @@ impl Member {
         if !self.claimed.swap(&slot.claim, clearing) {
             return Err(Stayed::NotAMember);
         }
-        // A thread that reserves adds first and then looks at the state: either it sees that the
-        // slot is being cleared, or what it added is seen here.
-        fence(Ordering::SeqCst);
-        if !self.is_idle() {
+        // Whoever comes later sees that the slot is being cleared and keeps out. Those who were inside
+        // before are given a moment to go; what they did is seen then.
+        if !self.others_go() || !self.is_idle() {
             clearing.swap(&slot.claim, self.claimed);
             return Err(Stayed::InUse);
         }
@@ -56,10 +58,22 @@ impl Member {
         if let Some(owner) = &self.owner
             && sys::raw_status(owner.fd).is_ok_and(|status| status.file == owner.file)
         {
-            // Its failure leaves a PID to be seen where no member is, until the process ends.
-            let _ = sys::unlock(owner.fd, Kind::Process, Range::Byte(self.slot as u64));
+            // The lock on this slot's byte goes with it. (So do those of other memberships of this
+            // process in the same budget, if it has any, by which others could tell its PID; nothing
+            // else depends on them.)
+            sys::close(owner.fd);
         }
         Ok(())
+    }
+
+    /// Waits a little for the operations under way to end; whether they have.
+    fn others_go(&self) -> bool {
+        (0..TURNS).any(|_| {
+            self.gate.is_empty() || {
+                std::thread::yield_now();
+                false
+            }
+        })
     }
 
     fn is_idle(&self) -> bool {

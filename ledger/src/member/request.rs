@@ -9,13 +9,9 @@ use crate::file::now;
 use crate::kind::Kind;
 use crate::limit::Limit;
 use crate::reap::Scan;
-use crate::slot::State;
 
 /// How often a request is tried again while only reservations of others are in its way.
 const RETRIES: u32 = 16;
-
-/// How often a request looks again whether a thread that is about to leave leaves or stays.
-const PATIENCE: u32 = 1000;
 
 impl Member {
     /// [`Member::reserve`] if that is possible at once: nobody is reaped and nothing is waited for.
@@ -39,25 +35,24 @@ impl Member {
         let Some(this) = self.gpus.get(gpu) else {
             return Err(refused(DenialReason::UnknownGpu, bytes));
         };
+        let not_a_member = || refused(DenialReason::NotAMember, bytes);
+        let mut inside = self.enter(false).ok_or_else(not_a_member)?;
         let Some(account) = self.account(this) else {
-            return Err(refused(DenialReason::NotAMember, bytes));
+            return Err(not_a_member());
         };
         let mut reaped = false;
         let mut retries: u32 = 0;
-        let mut looks: u32 = 0;
         loop {
             let limit = self.limit_on(this, &account);
             let (totals, only_pending) = match account.try_reserve(bytes, limit) {
                 Ok(()) => return Ok(()),
                 Err(Refusal::TooLarge) => return Err(refused(DenialReason::TooLarge, bytes)),
                 Err(Refusal::NotAMember) => {
-                    // A thread that leaves looks once more whether anything is held. It may stay.
-                    if self.state() == State::Clearing && looks < PATIENCE {
-                        looks = looks.saturating_add(1);
-                        std::thread::yield_now();
-                        continue;
-                    }
-                    return Err(refused(DenialReason::NotAMember, bytes));
+                    // A thread that leaves waits for this one to go out before it looks once more
+                    // whether anything is held. It may stay.
+                    drop(inside);
+                    inside = self.enter(false).ok_or_else(not_a_member)?;
+                    continue;
                 }
                 Err(Refusal::OverLimit {
                     totals,
