@@ -5,6 +5,7 @@
 //! call goes: entry, *before* (reserve in the account), the runtime's real function, *after* (book).
 //!
 //! * `runtime`: which HIP runtime is behind the hooks, and where its functions are;
+//! * `environment`: the variables, as they were when the program started;
 //! * `process`: whether there is a limit, found out at the first HIP call, and anew in a forked child;
 //! * `account`: the membership in the ledger, with `live` (blocks by pointer) and `devices` (GPUs
 //!   by HIP number);
@@ -12,8 +13,8 @@
 //! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
 //! * `guard`, `stack`, `signals`: calls inside of calls, and how threads are kept from ending inside of ours.
 //!
-//! The library lives in other people's programs. It does nothing before the first HIP call: no
-//! constructor, no thread, no file. Nothing in it panics, and were it to, the program goes on.
+//! The library lives in other people's programs. Before the first HIP call it does nothing
+//! but keep its variables: no thread, no file. Nothing in it panics, and were it to, the program goes on.
 
 #![cfg_attr(
     not(test),
@@ -39,6 +40,7 @@ mod clock;
 mod devices;
 mod elf;
 mod entries;
+mod environment;
 mod exit;
 mod guard;
 mod hip;
