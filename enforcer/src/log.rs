@@ -71,7 +71,7 @@ impl Subscriber for Log {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        let line = Line::of(format_args!(
+        let text = format_args!(
             "{}.{:03} {:5} [{}] {}:{}",
             now.as_secs(),
             now.subsec_millis(),
@@ -79,8 +79,8 @@ impl Subscriber for Log {
             std::process::id(),
             event.metadata().target(),
             Fields(event),
-        ));
-        self.sink.write(line.as_bytes());
+        );
+        Line::write(text, &mut |bytes| self.sink.write(bytes));
     }
 
     // The library has no spans.
