@@ -13,6 +13,9 @@
 //! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
 //! * `guard`, `stack`, `signals`: calls inside of calls, and how threads are kept from ending inside of ours.
 //!
+//! It also exports `hipflex_version`, by which tools can tell that a file or a process has it: a constant C string
+//! (`extern const char hipflex_version[]`), so that it can be read from the file without loading it.
+//!
 //! The library lives in other people's programs. Before the first HIP call it does nothing
 //! but keep its variables: no thread, no file. Nothing in it panics, and were it to, the program goes on.
 
@@ -58,3 +61,13 @@ mod settings;
 mod signals;
 mod stack;
 mod stderr;
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+
+/// The version of this library, as C sees it: `extern const char hipflex_version[]`.
+#[cfg_attr(not(test), unsafe(export_name = "hipflex_version"))]
+#[cfg_attr(test, allow(dead_code, reason = "a test executable exports nothing"))]
+pub static EXPORTED_VERSION: [u8; VERSION.len()] = match VERSION.as_bytes().first_chunk() {
+    Some(text) => *text,
+    None => [0; VERSION.len()],
+};

@@ -15,7 +15,7 @@ fn readelf(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn it_exports_the_hooks_and_the_look_up_functions_only() {
+fn it_exports_the_hooks_the_look_up_functions_and_its_version_only() {
     let table = readelf(&["--dyn-syms", "--wide"]);
     let mut exported: Vec<&str> = table
         .lines()
@@ -38,6 +38,7 @@ fn it_exports_the_hooks_and_the_look_up_functions_only() {
         "hipGetDevicePropertiesR0600",
         "hipMalloc",
         "hipMemGetInfo",
+        "hipflex_version",
     ];
     assert_eq!(exported, expected);
 }
