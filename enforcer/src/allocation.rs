@@ -111,12 +111,13 @@ pub(crate) unsafe fn after(plan: Plan, error: c_int, out: *const usize) {
 
 /// Takes the block out of the books. Pointers that are not ours are left to the runtime.
 pub(crate) fn before_free(pointer: usize) -> Verdict {
-    let planned = || {
-        let account = process::account().filter(|_| pointer != 0)?;
-        let block = account.take(pointer)?;
-        Some(Verdict::Planned(Plan::Free(Free { account, block })))
+    let Some(account) = process::account().filter(|_| pointer != 0) else {
+        return Verdict::Native;
     };
-    belt(planned).flatten().unwrap_or(Verdict::Native)
+    match belt(|| account.take(pointer)).flatten() {
+        Some(block) => Verdict::Planned(Plan::Free(Free { account, block })),
+        None => Verdict::Native,
+    }
 }
 
 /// Gives the block's bytes back, or puts the block in the books again.

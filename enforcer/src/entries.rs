@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::allocation::Plan;
 use crate::guard;
+use crate::process;
 use crate::refusal;
 use crate::runtime::Functions;
 use crate::signals::uncancelled;
@@ -44,6 +45,10 @@ pub(crate) fn call(
     after: impl FnOnce(Plan, c_int) + Copy,
 ) -> c_int {
     const { assert!(!core::mem::needs_drop::<Verdict>()) };
+    // A wrapper behind us may come back to us, and must not be called for that again.
+    if process::is_inert() && functions.first == functions.own {
+        return native(functions.own);
+    }
     // SAFETY: it stays here.
     let thread = unsafe { guard::this_thread() };
     let frame = 0_u8;

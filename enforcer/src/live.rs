@@ -61,7 +61,7 @@ struct Ordered {
 
 struct Run {
     from: usize,
-    /// By pointer, not empty, at most [`LONGEST_RUN`].
+    /// By pointer, at most [`LONGEST_RUN`], and not empty unless there is no other run.
     blocks: Vec<Block>,
 }
 
@@ -86,8 +86,11 @@ impl Ordered {
             Err(place) => {
                 run.blocks.try_reserve(1).map_err(|_| OutOfMemory)?;
                 run.blocks.insert(place, block);
-                if run.blocks.len() > LONGEST_RUN {
-                    self.divide(at);
+                let blocks = run.blocks.len();
+                if blocks > LONGEST_RUN {
+                    // Addresses that only go up fill the runs.
+                    let at_end = place.saturating_add(1) == blocks;
+                    self.divide(at, if at_end { place } else { blocks / 2 });
                 }
                 Ok(None)
             }
@@ -103,9 +106,7 @@ impl Ordered {
         match behind.checked_sub(1) {
             Some(place) if contains(run.blocks.get(place)?, address) => {
                 let block = run.blocks.remove(place);
-                if run.blocks.is_empty() {
-                    self.runs.remove(at);
-                }
+                self.drop_if_empty(at);
                 Some(block)
             }
             Some(_) => None,
@@ -114,15 +115,20 @@ impl Ordered {
                 let run = self.runs.get_mut(before)?;
                 let block = *run.blocks.last().filter(|block| contains(block, address))?;
                 run.blocks.pop();
-                if run.blocks.is_empty() {
-                    self.runs.remove(before);
-                }
+                self.drop_if_empty(before);
                 Some(block)
             }
         }
     }
 
-    /// The run in which an address has its place; `None` if there is no block at all.
+    /// An only run stays: programs that hold a block at a time would make it anew each time.
+    fn drop_if_empty(&mut self, at: usize) {
+        if self.runs.len() > 1 && self.runs.get(at).is_some_and(|run| run.blocks.is_empty()) {
+            self.runs.remove(at);
+        }
+    }
+
+    /// The run in which an address has its place; `None` if there never was a block.
     fn run_of(&self, address: usize) -> Option<usize> {
         let behind = self.runs.partition_point(|run| run.from <= address);
         // The first run takes what is below it, too.
@@ -141,8 +147,8 @@ impl Ordered {
         Ok(())
     }
 
-    /// Makes two runs of one. Without memory for that it stays as it is, which is slower and no fault.
-    fn divide(&mut self, at: usize) {
+    /// Makes two runs of one, the first with `keep` blocks. Without memory for that it stays as it is, which is slower and no fault.
+    fn divide(&mut self, at: usize, keep: usize) {
         let mut upper = Vec::new();
         if upper.try_reserve(LONGEST_RUN).is_err() || self.runs.try_reserve(1).is_err() {
             return;
@@ -150,7 +156,7 @@ impl Ordered {
         let Some(run) = self.runs.get_mut(at) else {
             return;
         };
-        upper.extend(run.blocks.drain(run.blocks.len() / 2..));
+        upper.extend(run.blocks.drain(keep.min(run.blocks.len())..));
         if let (Some(first), Some(behind)) = (upper.first(), at.checked_add(1)) {
             let from = first.pointer;
             self.runs.insert(
@@ -226,13 +232,14 @@ mod tests {
                         }
                     }
                 }
-                prop_assert!(blocks.runs.iter().all(|run| !run.blocks.is_empty()));
+                let only = blocks.runs.len() <= 1;
+                prop_assert!(only || blocks.runs.iter().all(|run| !run.blocks.is_empty()));
                 prop_assert!(blocks.runs.iter().all(|run| run.blocks.len() <= LONGEST_RUN));
             }
             for (p, b) in model {
                 prop_assert_eq!(blocks.take(p), Some(b));
             }
-            prop_assert!(blocks.runs.is_empty());
+            prop_assert!(blocks.runs.iter().all(|run| run.blocks.is_empty()));
         }
     }
 
@@ -251,7 +258,7 @@ mod tests {
                 Some(block(pointer(n), 4096))
             );
         }
-        assert!(live.lock().runs.is_empty());
+        assert!(live.lock().runs.iter().all(|run| run.blocks.is_empty()));
     }
 
     #[test]

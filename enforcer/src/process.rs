@@ -76,6 +76,15 @@ pub(crate) fn standing() -> &'static Standing {
     }
 }
 
+/// Whether this process is known to have no limit.
+#[inline]
+pub(crate) fn is_inert() -> bool {
+    matches!(
+        current().and_then(|process| process.standing.get()),
+        Some(Standing::Inert)
+    )
+}
+
 /// The account, if this process has one already.
 #[inline]
 pub(crate) fn account() -> Option<&'static Account> {

@@ -109,7 +109,10 @@ impl Account<'_> {
             .live
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| Some(sum(now)))
             .unwrap_or(MAX_BYTES);
-        self.own.peak.fetch_max(sum(before), Ordering::Relaxed);
+        // Most bookings do not reach the peak, and a look is cheaper than a change.
+        if self.own.peak.load(Ordering::Relaxed) < sum(before) {
+            self.own.peak.fetch_max(sum(before), Ordering::Relaxed);
+        }
         let exact = before
             .checked_add(actual)
             .is_some_and(|sum| sum <= MAX_BYTES);
