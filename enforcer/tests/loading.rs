@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-use common::{Bench, MIB, lines, program, runtime};
+use common::{Bench, MIB, lines, program, run, runtime};
 
 /// The functions that the library imports, but for those that only the compiler's start-up files look for.
 fn imports() -> Vec<String> {
@@ -98,4 +98,37 @@ fn a_program_with_thread_sanitizer_runs_and_is_limited() {
             format!("info = 0 free {free} total {limit}"),
         ]
     );
+}
+
+/// How many bytes of its stack a thread uses for these calls, beyond what the runtime does.
+fn stack_used(limit: &str, calls: &[&str]) -> usize {
+    let small_stack = program("small_stack.c", &[], &[&runtime().join("libamdhip64.so.6")]);
+    let bench = Bench::new();
+    let mut command = bench.command(small_stack);
+    command.env("FH_MEMORY_LIMIT", limit).args(calls);
+    let mut used = |preloaded: bool| -> usize {
+        if !preloaded {
+            command.env_remove("LD_PRELOAD");
+        }
+        let (out, _) = run(&mut command);
+        let line = out.last().unwrap();
+        line.strip_prefix("used ").expect(line).parse().unwrap()
+    };
+    used(true) - used(false)
+}
+
+/// Threads may have 16 KiB (`PTHREAD_STACK_MIN`) for everything. Setting the process up is what needs most.
+#[test]
+fn a_first_call_needs_little_stack() {
+    // The compiler spends freely when it does not optimise.
+    let enough = if cfg!(debug_assertions) { 26 } else { 8 } * 1024;
+    for (limit, calls) in [
+        ("4GiB", &["malloc:4096", "free", "info"][..]),
+        ("4GiB", &["malloc:5368709120"]),
+        ("banana", &["malloc:4096"]),
+    ] {
+        let used = stack_used(limit, calls);
+        eprintln!("{limit} {calls:?}: {used} bytes of stack");
+        assert!(used <= enough, "{limit} {calls:?}: {used} bytes of stack");
+    }
 }

@@ -46,7 +46,12 @@ impl Place {
         Self::of_variables(set("FH_SHM_PATH"), set("FH_SHM_SHARED"))
     }
 
-    fn of_variables(
+    /// The place that these values of `FH_SHM_PATH` and `FH_SHM_SHARED` name; `None` for one that is unset
+    /// or empty.
+    ///
+    /// # Errors
+    /// As for [`Place::from_env`].
+    pub fn of_variables(
         path: Option<OsString>,
         shared: Option<OsString>,
     ) -> Result<Self, PlaceVariableError> {
