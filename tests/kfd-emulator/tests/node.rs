@@ -306,3 +306,32 @@ fn a_server_that_is_killed_while_it_starts_ends() {
         wait_until("its end", || server.try_wait().unwrap().is_some());
     }
 }
+
+/// Ctrl-C goes to everything at the terminal. The program may handle it and go on.
+#[test]
+fn a_program_that_handles_an_interrupt_keeps_its_node() {
+    require_node!();
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    let script = "trap 'cat /sys/class/kfd/kfd/topology/nodes/1/gpu_id; exit 5' INT
+                  echo ready; while :; do sleep 0.05; done";
+    let mut parent = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
+        .args(["node", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(parent.stdout.take().unwrap()).lines();
+    assert_eq!(output.next().unwrap().unwrap(), "ready");
+    let group = nix::unistd::Pid::from_raw(parent.id() as i32);
+    nix::sys::signal::killpg(group, nix::sys::signal::SIGINT).unwrap();
+    let gpu_id: u32 = output.next().unwrap().unwrap().parse().unwrap();
+    assert_ne!(gpu_id, 0);
+    assert_eq!(parent.wait().unwrap().code(), Some(5));
+    // One that does not handle it dies of it.
+    let status = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
+        .args(["node", "--", "sh", "-c", "kill -INT $$"])
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(130));
+}
