@@ -73,7 +73,7 @@ pub enum OpenError {
     /// There is no such file.
     #[error("there is no ledger {0}")]
     Missing(PathBuf),
-/// It is a symbolic link, a directory, a device or a pipe.
+    /// It is a symbolic link, a directory, a device or a pipe.
     #[error("{path} is {what}, not a ledger: remove it, or {OTHER_BUDGET}")]
     NotAPlainFile {
         /// The file.
