@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::exit;
+use crate::exit::{self, Exit};
+use crate::output;
 
 /// Keep HIP programs inside their share of a GPU, and see what each of them holds.
 ///
@@ -23,6 +25,35 @@ use crate::exit;
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The command line of this process. What cannot be understood is told, and ends the process; help
+/// and version are printed, and end it too.
+pub(crate) fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|mut error| match wrong_usage(&mut error) {
+        Ok(text) => {
+            output::usage(&text);
+            std::process::exit(Exit::Refused as i32)
+        }
+        Err(help) => help.exit(),
+    })
+}
+
+/// What is wrong with a command line, without the "error: " that clap begins with.
+///
+/// The tip to write `-- --option` for an option that does not exist is left out: behind `--` stands
+/// the program to start, so that it would make a program of a misspelt option.
+///
+/// # Errors
+/// Nothing is wrong: it is a help text or the version.
+fn wrong_usage(error: &mut clap::Error) -> Result<String, &clap::Error> {
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if is_help || !error.use_stderr() {
+        return Err(error);
+    }
+    error.remove(ContextKind::Suggested);
+    let text = error.render().to_string();
+    Ok(text.strip_prefix("error: ").unwrap_or(&text).to_owned())
 }
 
 const EXAMPLES: &str = "\
@@ -48,8 +79,11 @@ pub(crate) enum Command {
     /// processes had booked is returned first, and budgets that nobody uses any more are removed.
     ///
     /// Booked is what the programs allocated; pending are allocations under way; overhead is what the
-    /// driver holds for the programs besides. All three together are charged, and free is what is left
-    /// of the limit. What is not known is shown as –.
+    /// driver holds for the programs besides, where that is measured. All together are charged, and
+    /// free is what is left of the limit. What is not known is shown as –.
+    ///
+    /// Below the budgets are the GPUs of this machine, with the addresses that a limit for each GPU
+    /// takes.
     Status(StatusArgs),
     /// Tell by the exit code whether a library was preloaded into this very process.
     #[command(hide = true, name = PRELOAD_PROBE)]
@@ -71,12 +105,21 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<OsString>,
 
-    /// Join the budget of this name, or start it [default: a new budget for this run]
+    /// Join the budget of this name, of your user (of all users with --shared), or start it [default:
+    /// a new budget for this run]
     ///
     /// Programs in one budget share one limit. If the budget is in use with another limit, the
     /// stricter one holds. Names are 1 to 64 letters, digits, dots, dashes and underscores.
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     pub(crate) budget: Option<OsString>,
+
+    /// Join the budget of that name which is for all users
+    ///
+    /// Each user has budgets of his own, and root has, too: with the same name they are still
+    /// different budgets with a limit each. Those for all users are apart from them, so every program
+    /// that shares one has to be started with --shared (or with FH_SHM_SHARED=1).
+    #[arg(long, requires = "budget")]
+    pub(crate) shared: bool,
 
     /// What happens when the limit cannot be enforced [default: $FH_FAIL_MODE, else closed]
     #[arg(long, value_name = "MODE", value_enum)]
@@ -97,7 +140,9 @@ Examples:
   hipflex run --memory 4GiB -- python3 train.py
   # half of each board, shared with others by the name of the budget
   hipflex run --memory 50% --budget team -- ./infer
-  # by PCI address
+  # one limit for the programs of several users
+  hipflex run --memory 8GiB --budget lab --shared -- ./app
+  # by PCI address, as `hipflex status` lists them
   hipflex run --memory '0000:03:00.0=8GiB,*=4GiB' -- ./app
   # only watch: everything is booked, nothing is refused
   hipflex run --memory unlimited -- ./app";
@@ -129,7 +174,7 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Show only the budgets of this name
+    /// Show only the budgets of this name, and no GPUs
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     pub(crate) budget: Option<OsString>,
 }
@@ -199,11 +244,30 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelled_option_is_not_taken_for_the_program() {
-        let error = run(&["--memroy", "1GiB", "--", "app"])
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("--memroy"), "{error}");
+    fn wrong_usage_is_told_without_harmful_tips() {
+        let told = |args: &[&str]| {
+            let all = ["hipflex"].into_iter().chain(args.iter().copied());
+            wrong_usage(&mut Cli::try_parse_from(all).unwrap_err()).unwrap()
+        };
+        insta::assert_snapshot!(
+            "wrong_usage",
+            [
+                told(&["run", "--memroy", "1GiB", "--", "app"]),
+                told(&["run", "--nonsense", "--", "app"]),
+                told(&["run", "--memory", "1GiB"]),
+                told(&["run", "--fail-mode", "ajar", "app"]),
+                told(&["statsu"]),
+            ]
+            .join("----\n")
+        );
+    }
+
+    #[test]
+    fn help_and_version_are_no_wrong_usage() {
+        for args in [&["hipflex"][..], &["hipflex", "--help"], &["hipflex", "-V"]] {
+            let mut error = Cli::try_parse_from(args).unwrap_err();
+            assert!(wrong_usage(&mut error).is_err(), "{args:?}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use hipflex_kfd::Root;
+use hipflex_ledger::yes_or_no;
 
 /// The limit: a size, a percentage, `unlimited`, or sizes per GPU.
 pub(crate) const MEMORY_LIMIT: &str = "FH_MEMORY_LIMIT";
@@ -13,6 +14,16 @@ pub(crate) const BUDGET: &str = "FH_BUDGET";
 pub(crate) const FAIL_MODE: &str = "FH_FAIL_MODE";
 /// `false` (and `0`, `off`, `no`) makes the library do nothing.
 pub(crate) const ENABLE_HOOKS: &str = "FH_ENABLE_HOOKS";
+/// The HIP runtime to use in place of the one that the program loads.
+pub(crate) const HIP_LIB_PATH: &str = "FH_HIP_LIB_PATH";
+/// `false` (and `0`, `off`, `no`): the library logs nothing.
+pub(crate) const ENABLE_LOG: &str = "FH_ENABLE_LOG";
+/// Where the library logs to: `stderr`, a file or a directory.
+pub(crate) const LOG_PATH: &str = "FH_LOG_PATH";
+/// The directory of the ledgers.
+pub(crate) const SHM_PATH: &str = "FH_SHM_PATH";
+/// `1`: the budget is the one of all users.
+pub(crate) const SHM_SHARED: &str = "FH_SHM_SHARED";
 /// Where libhipflex.so is, for this program only.
 pub(crate) const LIB: &str = "FH_LIB";
 /// The dynamic linker's list of libraries to load first.
@@ -34,6 +45,11 @@ impl Environment {
     pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
         let (_, value) = self.0.iter().find(|(key, _)| key == name)?;
         (!value.is_empty()).then_some(value)
+    }
+
+    /// Whether a variable is set to one of the words for "no".
+    pub(crate) fn says_no(&self, name: &str) -> bool {
+        self.get(name).and_then(yes_or_no) == Some(false)
     }
 
     /// Sets a variable, in place of any value it had.

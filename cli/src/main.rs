@@ -5,6 +5,7 @@ mod environment;
 mod exit;
 mod failure;
 mod output;
+mod place;
 mod run;
 mod sigpipe;
 mod status;
@@ -12,13 +13,11 @@ mod text;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::args::{Cli, Command};
+use crate::args::Command;
 
 fn main() -> ExitCode {
     sigpipe::restore();
-    let exit = match Cli::parse().command {
+    let exit = match args::parse().command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::status(&args),
         Command::PreloadProbe { library } => run::preload::probe(&library),

@@ -9,6 +9,7 @@ mod gpus;
 mod library;
 mod limit;
 pub(crate) mod preload;
+mod settings;
 
 use crate::args::RunArgs;
 use crate::environment::Environment;

@@ -8,35 +8,35 @@ mod render;
 mod samples;
 mod table;
 
-use hipflex_ledger::{BudgetName, Place};
+use std::path::Path;
 
 use crate::args::StatusArgs;
-use crate::environment::Environment;
+use crate::environment::{Environment, SHM_PATH};
 use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::output;
+use crate::place;
 
 /// Shows the budgets.
 pub(crate) fn status(args: &StatusArgs) -> Exit {
-    let only = match args
-        .budget
-        .as_deref()
-        .map(|name| BudgetName::new(&name.to_string_lossy()))
+    show(args).unwrap_or_else(|failure| {
+        output::message(&failure.to_string());
+        failure.exit
+    })
+}
+
+fn show(args: &StatusArgs) -> Result<Exit, Failure> {
+    let only = args.budget.as_deref().map(place::budget).transpose()?;
+    let place = place::from_environment()?;
+    let environment = Environment::inherited();
+    // The usual place is missing until the first program is started; one that was named may be a
+    // slip of the pen.
+    if environment.get(SHM_PATH).is_some()
+        && let Some(message) = missing(place.root())
     {
-        None => None,
-        Some(Ok(name)) => Some(name),
-        Some(Err(error)) => {
-            output::message(&format!("--budget: {error}"));
-            return Exit::Refused;
-        }
-    };
-    let place = match Place::from_env() {
-        Ok(place) => place,
-        Err(error) => {
-            output::message(&error.to_string());
-            return Exit::Refused;
-        }
-    };
-    let status = collect::collect(&place, only, &Environment::inherited().root());
+        output::message(&message);
+    }
+    let status = collect::collect(&place, only, &environment.root());
     for message in render::messages(&status) {
         output::message(&message);
     }
@@ -47,11 +47,29 @@ pub(crate) fn status(args: &StatusArgs) -> Exit {
     };
     if let Err(error) = output::result(&text) {
         output::message(&format!("cannot write the result: {error}"));
-        return Exit::Incomplete;
+        return Ok(Exit::Incomplete);
     }
-    if status.is_complete() {
+    Ok(if status.is_complete() {
         Exit::Success
     } else {
         Exit::Incomplete
+    })
+}
+
+/// What to say of a directory of ledgers that is not there.
+fn missing(root: &Path) -> Option<String> {
+    if root.exists() {
+        return None;
     }
+    let shown = root.display();
+    Some(match root.parent().filter(|parent| !parent.exists()) {
+        // Only the last part of the path is made by the first program that is started.
+        Some(parent) => format!(
+            "there is no directory {shown} ({SHM_PATH}), nor the {} that it should be in",
+            parent.display()
+        ),
+        None => format!(
+            "there is no directory {shown} ({SHM_PATH}): no program has been started with it yet"
+        ),
+    })
 }

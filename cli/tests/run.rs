@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 
-use common::{Bench, link, stderr, stdout};
+use common::{Bench, STUB, link, stderr, stdout};
 
 /// Exit 2, one line on standard error that contains all of `parts`, and no program was started.
 #[track_caller]
@@ -54,6 +54,12 @@ fn limits_must_fit_the_machine() {
     let output = run("128GiB");
     assert_eq!(output.status.code(), Some(0));
     assert!(stderr(&output).contains("above the 64.0 GiB of GPU 0000:03:00.0"));
+    let output = run("4");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        stderr(&output),
+        "hipflex: warning: the limit is 4 B; for gibibytes write 4GiB\n"
+    );
 }
 
 #[test]
@@ -198,6 +204,28 @@ fn the_program_finds_its_settings_in_the_environment() {
 }
 
 #[test]
+fn a_budget_of_all_users_is_asked_for_by_name() {
+    let bench = Bench::with_gpus(1);
+    let budget = ["--memory", "1GiB", "--budget", "team"];
+    let run = |arguments: &[&str]| {
+        let mut command = bench.hipflex(&[&["run"], arguments, &SHOW].concat());
+        environment(&mut command)
+    };
+    assert_eq!(run(&budget).get("FH_SHM_SHARED"), None);
+    let shared = run(&[&budget[..], &["--shared"]].concat());
+    assert_eq!(shared["FH_SHM_SHARED"], "1");
+    assert!(bench.path("ledgers/shared").is_dir(), "it was tried there");
+
+    let nameless = bench.output(&["run", "--memory", "1GiB", "--shared", "--", "true"]);
+    assert_eq!(nameless.status.code(), Some(2));
+    assert!(
+        stderr(&nameless).contains("--budget <NAME>"),
+        "{}",
+        stderr(&nameless)
+    );
+}
+
+#[test]
 fn defaults_come_from_the_environment_but_the_budget_is_fresh() {
     let bench = Bench::with_gpus(1);
     let run = || {
@@ -230,7 +258,7 @@ fn other_preloads_stay_and_ours_is_there_once() {
         bench.library().canonicalize().unwrap(),
         bench.path("other.so"),
     );
-    link(&other, &[]);
+    link(&other, "", &[]);
     let (ours, other) = (ours.to_str().unwrap(), other.to_str().unwrap());
     let mut command = bench.hipflex(&[&["run", "--memory", "1GiB"][..], &SHOW].concat());
     let seen = environment(command.env("LD_PRELOAD", format!("{other} {ours}")));
@@ -290,14 +318,59 @@ fn a_library_that_cannot_be_used_is_refused() {
         &["text.so is not an ELF file"],
     );
 
+    // A library of somebody else's, under our name: it would be loaded, and limit nothing.
+    fs::create_dir(bench.path("other")).unwrap();
+    let other = bench.path("other/libhipflex.so");
+    link(&other, "", &[]);
+    assert_refused(
+        &with(other.to_str().unwrap()),
+        &["libhipflex.so is not hipflex's: it has no hipMalloc, no hipFree, no dlsym"],
+    );
+
     // A library whose own needs are not met: only the dynamic linker finds that out.
     let (needed, needy) = (bench.path("libneeded.so"), bench.path("needy.so"));
-    link(&needed, &[]);
-    link(&needy, &[&needed]);
+    link(&needed, "", &[]);
+    link(&needy, STUB, &[&needed]);
     fs::remove_file(needed).unwrap();
     assert_refused(
         &with(needy.to_str().unwrap()),
         &["dynamic linker", "needy.so", "libneeded.so"],
+    );
+}
+
+#[test]
+fn a_library_that_may_not_be_read_is_not_said_to_be_missing() {
+    let bench = Bench::with_gpus(1);
+    let arguments = ["run", "--memory", "1GiB", "--", "echo", "started"];
+    let library = bench.library();
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o000)).unwrap();
+    let output = bench.hipflex_without_privileges(&arguments).output();
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_refused(
+        &output.unwrap(),
+        &[
+            "cannot read the library",
+            "libhipflex.so",
+            "Permission denied",
+        ],
+    );
+
+    let locked = bench.path("locked");
+    fs::create_dir(&locked).unwrap();
+    fs::copy(&library, locked.join("libhipflex.so")).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
+    let output = bench
+        .hipflex_without_privileges(&arguments)
+        .env("FH_LIB", locked.join("libhipflex.so"))
+        .output();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_refused(
+        &output.unwrap(),
+        &[
+            "cannot read the library",
+            "(from FH_LIB)",
+            "Permission denied",
+        ],
     );
 }
 
@@ -362,7 +435,7 @@ fn nothing_is_left_behind_by_a_program_that_uses_no_gpu() {
 }
 
 #[test]
-fn warnings_name_programs_that_take_no_preload() {
+fn programs_that_no_limit_would_hold_for_start_only_in_the_open_mode() {
     let bench = Bench::with_gpus(1);
     let program = bench.path("static");
     let source = bench.file("static.c", "int main(void) { return 7; }\n");
@@ -374,12 +447,94 @@ fn warnings_name_programs_that_take_no_preload() {
         .status()
         .unwrap();
     assert!(made.success(), "cc -static: {made}");
-    let output = bench.output(&["run", "--memory", "1GiB", "--", program.to_str().unwrap()]);
+    let program = program.to_str().unwrap();
+    assert_refused(
+        &bench.output(&["run", "--memory", "1GiB", "--", program]),
+        &["static is statically linked", "--fail-mode open"],
+    );
+    let open = ["run", "--memory", "1GiB", "--fail-mode", "open", "--"];
+    let output = bench.output(&[&open[..], &[program]].concat());
     assert_eq!(output.status.code(), Some(7));
+    let message = stderr(&output);
     assert!(
-        stderr(&output).contains("statically linked"),
+        message.starts_with("hipflex: warning: ") && message.contains("no limit holds"),
+        "{message}"
+    );
+
+    let arguments = ["run", "--memory", "1GiB", "--", "echo", "started"];
+    let mut off = bench.hipflex(&arguments);
+    assert_refused(
+        &off.env("FH_ENABLE_HOOKS", "0").output().unwrap(),
+        &["FH_ENABLE_HOOKS=0 turns hipflex off", "unset it"],
+    );
+    let mut off = bench.hipflex(&[&open[..], &["echo", "started"]].concat());
+    let output = off.env("FH_ENABLE_HOOKS", "0").output().unwrap();
+    assert_eq!(stdout(&output), "started\n");
+    assert!(
+        stderr(&output).contains("warning: FH_ENABLE_HOOKS=0"),
         "{}",
         stderr(&output)
+    );
+}
+
+#[test]
+fn a_set_user_id_program_is_refused() {
+    if !nix::unistd::geteuid().is_root() {
+        // Only root makes one that belongs to another user; the rule itself is a unit test.
+        return;
+    }
+    let bench = Bench::with_gpus(1);
+    let program = bench.path("su");
+    fs::copy("/bin/echo", &program).unwrap();
+    std::os::unix::fs::chown(&program, Some(12345), None).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let arguments = [
+        "run",
+        "--memory",
+        "1GiB",
+        "--",
+        program.to_str().unwrap(),
+        "started",
+    ];
+    assert_refused(
+        &bench.output(&arguments),
+        &["is set-user-ID", "--fail-mode open"],
+    );
+    // A process that has given up on privileges gets none from it, and the preload works.
+    let mut command = bench.hipflex(&arguments);
+    // SAFETY: prctl(2) is async-signal-safe and this option touches no memory.
+    unsafe {
+        command.pre_exec(
+            || match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            },
+        );
+    }
+    assert_eq!(stdout(&command.output().unwrap()), "started\n");
+}
+
+#[test]
+fn settings_that_lead_nowhere_are_told() {
+    let bench = Bench::with_gpus(1);
+    let arguments = ["run", "--memory", "1GiB", "--", "echo", "started"];
+    let mut missing = bench.hipflex(&arguments);
+    assert_refused(
+        &missing
+            .env("FH_HIP_LIB_PATH", "/no/hip.so")
+            .output()
+            .unwrap(),
+        &[
+            "FH_HIP_LIB_PATH=/no/hip.so does not exist",
+            "libamdhip64.so",
+        ],
+    );
+    let mut log = bench.hipflex(&arguments);
+    let output = log.env("FH_LOG_PATH", "/no/log").output().unwrap();
+    assert_eq!(stdout(&output), "started\n");
+    assert_eq!(
+        stderr(&output),
+        "hipflex: warning: FH_LOG_PATH=/no/log cannot be logged to: there is no directory /no\n"
     );
 }
 
@@ -451,6 +606,15 @@ fn usage_errors_exit_2_and_help_exits_0() {
             "{arguments:?}"
         );
     }
+    let message = stderr(&bench.output(&["run", "--memroy", "1GiB", "--", "echo", "started"]));
+    assert!(
+        message.starts_with("hipflex: unexpected argument '--memroy' found\n"),
+        "{message}"
+    );
+    assert!(
+        message.contains("'--memory'") && !message.contains("-- --memroy"),
+        "{message}"
+    );
     for arguments in [
         &["--help"][..],
         &["run", "--help"],

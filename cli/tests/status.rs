@@ -52,7 +52,7 @@ fn a_process_that_leaves_holds_nothing() {
     let message = stderr(&bench.output(&["status"]));
     assert_eq!(
         message,
-        "hipflex: Budget team: removed because no process uses it\n"
+        "hipflex: Budget team: tidied away, as no process uses it any more\n"
     );
 }
 
@@ -73,7 +73,19 @@ struct Holder(Child);
 
 impl Holder {
     fn start(bench: &Bench, budget: &str, limit: u64, bytes: u64) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let command = Command::new(std::env::current_exe().unwrap());
+        Self::start_by(command, bench, budget, limit, bytes)
+    }
+
+    /// One of another user than root.
+    fn start_without_privileges(bench: &Bench, budget: &str, limit: u64, bytes: u64) -> Self {
+        let own = std::env::current_exe().unwrap();
+        let command = bench.command_without_privileges(&own);
+        Self::start_by(command, bench, budget, limit, bytes)
+    }
+
+    fn start_by(mut command: Command, bench: &Bench, budget: &str, limit: u64, bytes: u64) -> Self {
+        let mut child = command
             .args([
                 "--exact",
                 "a_process_that_leaves_holds_nothing",
@@ -122,20 +134,117 @@ fn json(bench: &Bench, arguments: &[&str]) -> (Value, i32) {
 #[test]
 fn no_ledgers_is_no_error() {
     let bench = Bench::with_gpus(1);
+    fs::create_dir(bench.path("ledgers")).unwrap();
     let output = bench.output(&["status"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(
-        stdout(&output).starts_with("No budget is in use."),
+        stdout(&output).starts_with(nothing("")),
         "{}",
         stdout(&output)
     );
     assert_eq!(stderr(&output), "");
-    assert!(!bench.path("ledgers").exists(), "looking makes nothing");
     let (document, code) = json(&bench, &[]);
     assert_eq!(
         (code, document["budgets"].as_array().unwrap().len()),
         (0, 0)
     );
+}
+
+/// How the view begins when there is no budget, for the user who runs this test.
+fn nothing(of_name: &str) -> &'static str {
+    let root = nix::unistd::geteuid().is_root();
+    match (root, of_name) {
+        (true, "") => "No budget is in use.",
+        (true, _) => "No budget three is in use.",
+        (false, "") => "You have no budget in use (those of other users are shown to root).",
+        (false, _) => "You have no budget three (those of other users are shown to root).",
+    }
+}
+
+#[test]
+fn a_directory_that_is_missing_is_told_and_not_made() {
+    let bench = Bench::with_gpus(1);
+    let with = |path: &str| {
+        bench
+            .hipflex(&["status"])
+            .env("FH_SHM_PATH", path)
+            .output()
+            .unwrap()
+    };
+    let (ledgers, below) = (bench.path("ledgers"), bench.path("ledgers/x"));
+    let output = with(ledgers.to_str().unwrap());
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "nothing has been started yet"
+    );
+    assert_eq!(
+        stderr(&output),
+        format!(
+            "hipflex: there is no directory {} (FH_SHM_PATH): no program has been started with it yet\n",
+            ledgers.display()
+        )
+    );
+    let output = with(below.to_str().unwrap());
+    assert_eq!(
+        stderr(&output),
+        format!(
+            "hipflex: there is no directory {} (FH_SHM_PATH), nor the {} that it should be in\n",
+            below.display(),
+            ledgers.display()
+        )
+    );
+    assert!(!ledgers.exists(), "looking makes nothing");
+
+    let relative = with("relative/path");
+    assert_eq!(relative.status.code(), Some(2));
+    assert!(
+        stderr(&relative).starts_with("hipflex: FH_SHM_PATH=relative/path is not an absolute path"),
+        "{}",
+        stderr(&relative)
+    );
+}
+
+#[test]
+fn gpus_are_listed_with_their_addresses_and_what_is_used() {
+    let bench = Bench::with_gpus(2);
+    fs::create_dir(bench.path("ledgers")).unwrap();
+    let rows = |arguments: &[&str]| -> Vec<String> {
+        let text = stdout(&bench.output(arguments));
+        let mut lines = text.lines().map(str::to_owned);
+        let heading = lines.by_ref().find(|line| line == "GPUs of this machine:");
+        heading.map(|_| lines.collect()).unwrap_or_default()
+    };
+    bench.file(
+        "machine/sys/bus/pci/devices/0000:03:00.0/product_name",
+        "AMD Instinct MI210\n",
+    );
+    bench.file(
+        "machine/sys/bus/pci/devices/0000:03:00.0/mem_info_vram_used",
+        "1073741824\n",
+    );
+    let without_budgets = rows(&["status"]);
+    assert_eq!(
+        without_budgets,
+        [
+            "  GPU           NAME                    VRAM     USED",
+            "  0000:03:00.0  AMD Instinct MI210  64.0 GiB  1.0 GiB",
+            "  0000:04:00.0  AMD GPU             64.0 GiB        –",
+        ]
+    );
+    let _member = join(&bench.place(), "team", Limit::Bytes(GIB), "me");
+    assert_eq!(rows(&["status"]), without_budgets, "and below budgets");
+    assert_eq!(
+        rows(&["status", "--budget", "team"]),
+        Vec::<String>::new(),
+        "only the budget was asked for"
+    );
+    let (document, _) = json(&bench, &[]);
+    let boards = document["boards"].as_array().unwrap();
+    assert_eq!(boards.len(), 2);
+    assert_eq!(boards[0]["limits_bytes"], GIB);
+    assert_eq!(boards[1]["limits_bytes"], 0);
+    assert_eq!(boards[1]["overcommitted"], false);
 }
 
 #[test]
@@ -228,7 +337,7 @@ fn what_a_killed_process_held_is_returned_and_told() {
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         stderr(&output),
-        "hipflex: Budget team: returned 2.0 GiB of 1 dead process\n"
+        "hipflex: Budget team: 2.0 GiB of 1 ended process given back\n"
     );
     assert_eq!(document["budgets"][0]["returned"]["bytes"], 2 * GIB);
     assert_eq!(document["budgets"][0]["gpus"][0]["booked_bytes"], GIB);
@@ -254,9 +363,9 @@ fn a_ledger_that_nobody_uses_is_removed() {
     let output = bench.output(&["status"]);
     assert_eq!(
         stderr(&output),
-        "hipflex: Budget alone: returned 1.0 GiB of 1 dead process, removed because no process uses it\n"
+        "hipflex: Budget alone: tidied away, as no process uses it any more (1.0 GiB of 1 ended process given back)\n"
     );
-    assert!(stdout(&output).starts_with("No budget is in use."));
+    assert!(stdout(&output).starts_with(nothing("")));
     assert!(
         !bench
             .place()
@@ -288,16 +397,42 @@ fn run_removes_what_earlier_runs_left() {
 }
 
 #[test]
-fn run_tells_before_it_starts_that_a_stricter_limit_holds() {
+fn run_leaves_it_to_the_library_to_tell_that_a_stricter_limit_holds() {
     let bench = Bench::with_gpus(1);
     let _holder = Holder::start(&bench, "team", GIB, 4096);
     let output = bench.output(&["run", "--memory", "2GiB", "--budget", "team", "--", "true"]);
     assert_eq!(output.status.code(), Some(0));
-    let message = stderr(&output);
-    assert!(
-        message.contains("team") && message.contains("1.0 GiB"),
-        "{message}"
-    );
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn run_tells_of_a_budget_of_the_same_name_of_another_user() {
+    let bench = Bench::with_gpus(1);
+    let arguments = ["run", "--memory", "2GiB", "--budget", "team"];
+    let run = |more: &[&str]| {
+        let output = bench.output(&[&arguments[..], more, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(0));
+        stderr(&output)
+    };
+    assert_eq!(run(&[]), "");
+    if nix::unistd::geteuid().is_root() {
+        let holder = Holder::start_without_privileges(&bench, "team", GIB, 4096);
+        for (more, part) in [
+            (&[][..], "start the programs of both with --shared"),
+            (&["--shared"], "start those programs with --shared, too"),
+        ] {
+            let message = run(more);
+            assert!(
+                message.starts_with("hipflex: warning: there are two budgets team")
+                    && message.contains(part),
+                "{message}"
+            );
+        }
+        drop(holder);
+    }
+    let _own = Holder::start(&bench, "team", GIB, 4096);
+    assert_eq!(run(&[]), "");
+    assert!(run(&["--shared"]).contains("this run joins the one for all users, and yours is"));
 }
 
 #[test]
@@ -338,10 +473,27 @@ fn only_the_named_budget_is_shown() {
     );
     let none = bench.output(&["status", "--budget", "three"]);
     assert_eq!(none.status.code(), Some(0));
-    assert!(stdout(&none).starts_with("No budget three is in use."));
+    assert!(stdout(&none).starts_with(nothing("three")));
     let bad = bench.output(&["status", "--budget", "../x"]);
     assert_eq!(bad.status.code(), Some(2));
-    assert!(stderr(&bad).contains("../x"));
+    assert!(
+        stderr(&bad).starts_with("hipflex: --budget: '../x' is not a budget name; use "),
+        "{}",
+        stderr(&bad)
+    );
+}
+
+#[test]
+fn a_user_is_told_that_there_may_be_budgets_of_others() {
+    let bench = Bench::with_gpus(1);
+    let mut command = bench.hipflex_without_privileges(&["status", "--budget", "many"]);
+    let output = command.env("FH_SHM_PATH", "").output().unwrap();
+    let text = stdout(&output);
+    assert!(
+        text.starts_with("You have no budget many (those of other users are shown to root)."),
+        "{text} {}",
+        stderr(&output)
+    );
 }
 
 #[test]

@@ -5,11 +5,11 @@
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU16, Ordering};
-use std::env;
 use std::str::FromStr;
 
 use hipflex_kfd::{Bdf, Root, Topology};
 
+use crate::environment;
 use crate::process::Trouble;
 use crate::runtime;
 use crate::settings::FailMode;
@@ -45,7 +45,7 @@ pub(crate) struct Devices {
 impl Devices {
     /// The GPUs that the driver shows, or those that `FH_VISIBLE_DEVICES` lists.
     pub(crate) fn find(fail_mode: FailMode) -> Result<Self, Trouble> {
-        let (gpus, source) = match env::var_os("FH_VISIBLE_DEVICES") {
+        let (gpus, source) = match environment::var("FH_VISIBLE_DEVICES") {
             Some(list) => (
                 listed(&list.to_string_lossy()).map_err(Trouble::Configuration)?,
                 "that FH_VISIBLE_DEVICES lists",

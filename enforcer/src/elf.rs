@@ -4,7 +4,9 @@
 //! Structures and tags: the ELF gABI, `elf.h`; `DT_GNU_HASH` as the GNU linker writes it.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::transmute;
 use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
@@ -36,23 +38,138 @@ struct Symbol {
     size: u64,
 }
 
+/// The start of `struct link_map`, `link.h`: what debuggers may rely on.
+#[repr(C)]
+struct LinkMap {
+    /// What was added to the addresses in its file.
+    base: usize,
+    /// Its path; empty for the program.
+    name: *const c_char,
+    dynamic: *const Dynamic,
+    next: AtomicPtr<LinkMap>,
+}
+
+/// The start of `struct r_debug`, `link.h`.
+#[repr(C)]
+struct DebuggerInterface {
+    version: c_int,
+    first: AtomicPtr<LinkMap>,
+}
+
+unsafe extern "C" {
+    /// The dynamic linker's own record for debuggers, `_r_debug@@GLIBC_2.2.5`. It is data: nobody interposes
+    /// it, and reading it calls nothing.
+    #[link_name = "_r_debug"]
+    static DEBUGGER_INTERFACE: DebuggerInterface;
+}
+
+/// The address of the default version of a function of libc: `symbol`.
+///
+/// Calls nothing at all, so that it can be asked at any time, by anybody: sanitizers and allocators look up
+/// the functions that they interpose before they can stand in for them, and a call of one of those,
+/// `strlen` as well as `dl_iterate_phdr`, would jump to nowhere.
+pub(crate) fn libc_symbol(symbol: &CStr) -> Option<usize> {
+    // One library since glibc 2.34, two before.
+    symbol_in(b"libc.so.6", symbol).or_else(|| symbol_in(b"libdl.so.2", symbol))
+}
+
+/// As [`libc_symbol`], for the library of this file name. It must be one that the program started with:
+/// those stand first in the linker's list, never move, and are never unloaded. What other threads load or
+/// unload meanwhile stands behind them.
+fn symbol_in(library: &[u8], symbol: &CStr) -> Option<usize> {
+    // SAFETY: the list is set up before any code of the process runs. The members up to a library that
+    // the program started with are valid for good, and the search ends there.
+    unsafe {
+        let mut map = DEBUGGER_INTERFACE.first.load(Ordering::Acquire);
+        while let Some(loaded) = map.as_ref() {
+            if is_file_name_of(loaded.name, library) {
+                let section = Section {
+                    base: loaded.base,
+                    entries: loaded.dynamic,
+                };
+                return section.symbol(symbol);
+            }
+            map = loaded.next.load(Ordering::Acquire);
+        }
+    }
+    None
+}
+
+/// Whether `name` is the last part of the path `path`.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn is_file_name_of(path: *const c_char, name: &[u8]) -> bool {
+    if path.is_null() {
+        return false;
+    }
+    // SAFETY: the string is read up to its end.
+    unsafe {
+        let (mut at, mut last) = (path, path);
+        loop {
+            // Volatile, as in `is`.
+            let byte = at.read_volatile() as u8;
+            at = at.add(1);
+            match byte {
+                0 => return is(last, name),
+                b'/' => last = at,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether the C string `text` is `wanted`.
+///
+/// The reads are volatile so that the compiler does not make a call of `strlen` or `memcmp` of them, which
+/// others interpose.
+///
+/// # Safety
+/// `text` is a C string.
+pub(crate) unsafe fn is(text: *const c_char, wanted: &[u8]) -> bool {
+    let mut at = text;
+    for byte in wanted {
+        // SAFETY: what was read so far is not the end of the string: `wanted` may hold a 0, but then the
+        // comparison ends there.
+        unsafe {
+            let read = at.read_volatile() as u8;
+            if read != *byte || read == 0 {
+                return false;
+            }
+            at = at.add(1);
+        }
+    }
+    // SAFETY: as above.
+    unsafe { at.read_volatile() == 0 }
+}
+
 /// One loaded object. Lives only as long as the walk that shows it: the linker may unload it after.
 pub(crate) struct Object<'a>(&'a libc::dl_phdr_info);
+
+type Visitor = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+type Iterate = unsafe extern "C" fn(Option<Visitor>, *mut c_void) -> c_int;
 
 /// Shows every object of this process to `visit`, in load order, until it answers something.
 ///
 /// `visit` runs under a lock of the dynamic linker: it must not load or unload anything.
 pub(crate) fn find_object<T>(mut visit: impl FnMut(&Object<'_>) -> Option<T>) -> Option<T> {
+    // libc's own, whoever else has one of that name: see `libc_symbol`.
+    static ITERATE: AtomicUsize = AtomicUsize::new(0);
+    let mut iterate = ITERATE.load(Ordering::Acquire);
+    if iterate == 0 {
+        iterate = libc_symbol(c"dl_iterate_phdr")?;
+        ITERATE.store(iterate, Ordering::Release);
+    }
     let mut found = None;
     let mut step = |object: &Object<'_>| {
         found = visit(object);
         found.is_some()
     };
     let mut step: &mut dyn FnMut(&Object<'_>) -> bool = &mut step;
-    // SAFETY: `shown` gets `&mut step` back as its `data`, which lives until the walk is over; the
-    // walk calls it on this thread only.
+    // SAFETY: the address is that of libc's dl_iterate_phdr. `shown` gets `&mut step` back as its `data`,
+    // which lives until the walk is over; the walk calls it on this thread only.
     unsafe {
-        libc::dl_iterate_phdr(Some(shown), ptr::from_mut(&mut step).cast());
+        transmute::<usize, Iterate>(iterate)(Some(shown), ptr::from_mut(&mut step).cast());
     }
     found
 }
@@ -67,15 +184,6 @@ unsafe extern "C" fn shown(info: *mut libc::dl_phdr_info, _: usize, data: *mut c
         )
     };
     c_int::from(step(&Object(info)))
-}
-
-/// The address of the default version of `symbol` in the object whose file name is `library`.
-pub(crate) fn symbol_in(library: &[u8], symbol: &CStr) -> Option<usize> {
-    find_object(|object| {
-        (object.file_name() == library)
-            .then(|| object.symbol(symbol))
-            .flatten()
-    })
 }
 
 impl<'a> Object<'a> {
@@ -125,18 +233,47 @@ impl<'a> Object<'a> {
 
     /// The name that the library gives itself.
     pub(crate) fn soname(&self) -> Option<&'a [u8]> {
-        let names = self.dynamic(DT_STRTAB)?;
-        let offset = self.dynamic_value(DT_SONAME)?;
+        let section = self.section()?;
+        let names = section.address(DT_STRTAB)?;
+        let offset = section.value(DT_SONAME)?;
         // SAFETY: DT_SONAME is an offset into the string table DT_STRTAB.
         Some(unsafe { CStr::from_ptr((names as *const c_char).add(offset as usize)) }.to_bytes())
     }
 
+    fn section(&self) -> Option<Section> {
+        let segment = self
+            .segments()
+            .iter()
+            .find(|s| s.p_type == libc::PT_DYNAMIC)?;
+        Some(Section {
+            base: self.base(),
+            entries: self.base().wrapping_add(segment.p_vaddr as usize) as *const Dynamic,
+        })
+    }
+
+    fn segments(&self) -> &'a [libc::Elf64_Phdr] {
+        if self.0.dlpi_phdr.is_null() {
+            return &[];
+        }
+        // SAFETY: the linker gives the program headers of a loaded object and their number.
+        unsafe { core::slice::from_raw_parts(self.0.dlpi_phdr, usize::from(self.0.dlpi_phnum)) }
+    }
+}
+
+/// The dynamic section of a loaded object.
+struct Section {
+    /// Where the object is loaded.
+    base: usize,
+    entries: *const Dynamic,
+}
+
+impl Section {
     /// The address of the default version of a function that it defines, by its GNU hash table.
     fn symbol(&self, wanted: &CStr) -> Option<usize> {
-        let symbols = self.dynamic(DT_SYMTAB)? as *const Symbol;
-        let names = self.dynamic(DT_STRTAB)? as *const c_char;
-        let versions = self.dynamic(DT_VERSYM).map(|table| table as *const u16);
-        let table = self.dynamic(DT_GNU_HASH)? as *const u32;
+        let symbols = self.address(DT_SYMTAB)? as *const Symbol;
+        let names = self.address(DT_STRTAB)? as *const c_char;
+        let versions = self.address(DT_VERSYM).map(|table| table as *const u16);
+        let table = self.address(DT_GNU_HASH)? as *const u32;
         let hash = gnu_hash(wanted.to_bytes());
         // SAFETY: the table is `[buckets, first symbol, bloom words (64-bit), shift]`, the bloom words, the
         // buckets, and one chain word for each symbol from the first on; the chain of a bucket
@@ -156,9 +293,9 @@ impl<'a> Object<'a> {
                 if word | 1 == hash | 1
                     && symbol.section != 0
                     && symbol.info & 0xf != STT_GNU_IFUNC
-                    && CStr::from_ptr(names.add(symbol.name as usize)) == wanted
+                    && is(names.add(symbol.name as usize), wanted.to_bytes())
                 {
-                    let address = self.base().wrapping_add(symbol.value as usize);
+                    let address = self.base.wrapping_add(symbol.value as usize);
                     if versions.is_none_or(|v| *v.add(index as usize) & VERSYM_HIDDEN == 0) {
                         return Some(address);
                     }
@@ -172,31 +309,19 @@ impl<'a> Object<'a> {
         }
     }
 
-    fn segments(&self) -> &'a [libc::Elf64_Phdr] {
-        if self.0.dlpi_phdr.is_null() {
-            return &[];
-        }
-        // SAFETY: the linker gives the program headers of a loaded object and their number.
-        unsafe { core::slice::from_raw_parts(self.0.dlpi_phdr, usize::from(self.0.dlpi_phnum)) }
-    }
-
-    /// The value of an entry of the dynamic section that is an address.
-    fn dynamic(&self, tag: u64) -> Option<usize> {
-        let value = self.dynamic_value(tag)? as usize;
+    /// The value of an entry that is an address.
+    fn address(&self, tag: u64) -> Option<usize> {
+        let value = self.value(tag)? as usize;
         // glibc has added the base to these entries; in the vDSO they are as in the file.
-        Some(if value < self.base() {
-            value.wrapping_add(self.base())
+        Some(if value < self.base {
+            value.wrapping_add(self.base)
         } else {
             value
         })
     }
 
-    fn dynamic_value(&self, tag: u64) -> Option<u64> {
-        let segment = self
-            .segments()
-            .iter()
-            .find(|s| s.p_type == libc::PT_DYNAMIC)?;
-        let mut entry = self.base().wrapping_add(segment.p_vaddr as usize) as *const Dynamic;
+    fn value(&self, tag: u64) -> Option<u64> {
+        let mut entry = self.entries;
         // SAFETY: the dynamic section of a loaded object is an array that ends with DT_NULL.
         unsafe {
             while (*entry).tag != DT_NULL {
@@ -261,6 +386,38 @@ mod tests {
     }
 
     #[test]
+    fn texts_are_compared_to_their_ends() {
+        let is = |text: &CStr, wanted: &[u8]| {
+            // SAFETY: C strings.
+            unsafe { is(text.as_ptr(), wanted) }
+        };
+        assert!(is(c"", b"") && is(c"libc.so.6", b"libc.so.6"));
+        for other in [
+            &b""[..],
+            b"libc.so",
+            b"libc.so.6.1",
+            b"libc.so.7",
+            b"libc.so.6\0",
+        ] {
+            assert!(!is(c"libc.so.6", other), "{other:?}");
+        }
+        let names = |path: &CStr| {
+            // SAFETY: C strings.
+            unsafe { is_file_name_of(path.as_ptr(), b"libc.so.6") }
+        };
+        assert!(names(c"libc.so.6") && names(c"/lib/x86_64-linux-gnu/libc.so.6"));
+        for other in [
+            c"",
+            c"/",
+            c"libc.so.6/",
+            c"/libc.so.6/x",
+            c"/lib/xlibc.so.6",
+        ] {
+            assert!(!names(other), "{other:?}");
+        }
+    }
+
+    #[test]
     fn an_address_belongs_to_one_object_and_that_has_a_name() {
         let malloc = libc::malloc as *const () as usize;
         let names = find_object(|object| {
@@ -284,7 +441,9 @@ mod tests {
             objects += 1;
             let _ = (
                 object.soname(),
-                object.symbol(c"no_such_symbol_anywhere"),
+                object
+                    .section()
+                    .and_then(|section| section.symbol(c"no_such_symbol_anywhere")),
                 object.contains(1),
             );
             None::<()>

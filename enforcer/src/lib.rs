@@ -5,6 +5,7 @@
 //! call goes: entry, *before* (reserve in the account), the runtime's real function, *after* (book).
 //!
 //! * `runtime`: which HIP runtime is behind the hooks, and where its functions are;
+//! * `environment`: the variables, as they were when the program started;
 //! * `process`: whether there is a limit, found out at the first HIP call, and anew in a forked child;
 //! * `account`: the membership in the ledger, with `live` (blocks by pointer) and `devices` (GPUs
 //!   by HIP number);
@@ -12,8 +13,11 @@
 //! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
 //! * `guard`, `stack`, `signals`: calls inside of calls, and how threads are kept from ending inside of ours.
 //!
-//! The library lives in other people's programs. It does nothing before the first HIP call: no
-//! constructor, no thread, no file. Nothing in it panics, and were it to, the program goes on.
+//! It also exports `hipflex_version`, by which tools can tell that a file or a process has it: a constant C string
+//! (`extern const char hipflex_version[]`), so that it can be read from the file without loading it.
+//!
+//! The library lives in other people's programs. Before the first HIP call it does nothing
+//! but keep its variables: no thread, no file. Nothing in it panics, and were it to, the program goes on.
 
 #![cfg_attr(
     not(test),
@@ -39,6 +43,7 @@ mod clock;
 mod devices;
 mod elf;
 mod entries;
+mod environment;
 mod exit;
 mod guard;
 mod hip;
@@ -56,3 +61,13 @@ mod settings;
 mod signals;
 mod stack;
 mod stderr;
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+
+/// The version of this library, as C sees it: `extern const char hipflex_version[]`.
+#[cfg_attr(not(test), unsafe(export_name = "hipflex_version"))]
+#[cfg_attr(test, allow(dead_code, reason = "a test executable exports nothing"))]
+pub static EXPORTED_VERSION: [u8; VERSION.len()] = match VERSION.as_bytes().first_chunk() {
+    Some(text) => *text,
+    None => [0; VERSION.len()],
+};

@@ -17,8 +17,13 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The formatted text and a line break.
-    pub(crate) fn of(text: fmt::Arguments<'_>) -> Self {
+    /// Formats the text and a line break, and gives `write` the bytes.
+    ///
+    /// Not inlined: threads of the program may have little stack, and the line would be on it
+    /// while any function runs that may have something to tell. (Nor returned, which copies it there.)
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn write(text: fmt::Arguments<'_>, write: &mut dyn FnMut(&[u8])) {
         let mut line = Self {
             bytes: [0; CAPACITY],
             len: 0,
@@ -27,12 +32,7 @@ impl Line {
         // `write_str` below does not fail; a Display that does leaves what it wrote so far.
         let _ = fmt::Write::write_fmt(&mut line, text);
         line.finish();
-        line
-    }
-
-    /// The bytes to write, with the line break.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&[])
+        write(line.bytes.get(..line.len).unwrap_or(&[]));
     }
 
     fn finish(&mut self) {
@@ -73,34 +73,40 @@ impl fmt::Write for Line {
 mod tests {
     use super::*;
 
+    fn line(text: fmt::Arguments<'_>) -> String {
+        let mut written = String::new();
+        Line::write(text, &mut |bytes| {
+            written.push_str(str::from_utf8(bytes).unwrap());
+        });
+        written
+    }
+
     #[test]
     fn a_line_ends_with_one_line_break() {
-        let line = Line::of(format_args!("asked {} of {}", 1, 2));
-        assert_eq!(line.as_bytes(), b"asked 1 of 2\n");
+        let line = line(format_args!("asked {} of {}", 1, 2));
+        assert_eq!(line, "asked 1 of 2\n");
     }
 
     #[test]
     fn a_value_with_line_breaks_stays_on_one_line() {
-        let line = Line::of(format_args!("read {:?}{}", "a", "b\nc\x1b[31m"));
-        assert_eq!(line.as_bytes(), b"read \"a\"b c [31m\n");
+        let line = line(format_args!("read {:?}{}", "a", "b\nc\x1b[31m"));
+        assert_eq!(line, "read \"a\"b c [31m\n");
     }
 
     #[test]
     fn a_long_line_is_cut_at_a_character_and_says_so() {
         for filler in ["x", "\u{e9}", "\u{1f980}"] {
             let text = filler.repeat(CAPACITY);
-            let line = Line::of(format_args!("{text}"));
-            let bytes = line.as_bytes();
-            assert!(bytes.len() <= CAPACITY && bytes.len() > CAPACITY - 8);
-            let text = std::str::from_utf8(bytes).unwrap();
-            assert!(text.ends_with("...\n"), "{text}");
+            let line = line(format_args!("{text}"));
+            assert!(line.len() <= CAPACITY && line.len() > CAPACITY - 8);
+            assert!(line.ends_with("...\n"), "{line}");
         }
     }
 
     #[test]
     fn a_line_that_just_fits_is_not_cut() {
         let text = "x".repeat(CAPACITY - CUT.len());
-        let line = Line::of(format_args!("{text}"));
-        assert_eq!(line.as_bytes().len(), text.len() + 1);
+        let line = line(format_args!("{text}"));
+        assert_eq!(line.len(), text.len() + 1);
     }
 }

@@ -98,28 +98,21 @@ fn loaded(slot: &AtomicUsize) -> usize {
 
 #[cold]
 fn find_real_functions() {
-    // One library since glibc 2.34, two before.
-    let in_libc = |name| {
-        elf::symbol_in(b"libc.so.6", name)
-            .or_else(|| elf::symbol_in(b"libdl.so.2", name))
-            .unwrap_or(0)
-    };
-    let (dlsym, dlvsym) = (in_libc(c"dlsym"), in_libc(c"dlvsym"));
-    LIBC_DLVSYM.store(dlvsym, Ordering::Release);
-    LIBC_DLSYM.store(dlsym, Ordering::Release);
-    if dlsym == 0 {
+    let Some(dlsym) = elf::libc_symbol(c"dlsym") else {
         return;
-    }
-    // SAFETY: the address is that of libc's dlsym. Its caller is this library, so RTLD_NEXT means
-    // "behind us".
-    let next = |name: &CStr| unsafe {
-        transmute::<usize, Dlsym>(dlsym)(libc::RTLD_NEXT, name.as_ptr()) as usize
     };
-    for (slot, name, real) in [
-        (&NEXT_DLVSYM, c"dlvsym", dlvsym),
-        (&NEXT_DLSYM, c"dlsym", dlsym),
-    ] {
-        let next = next(name);
-        slot.store(if next == 0 { real } else { next }, Ordering::Release);
+    // SAFETY: the address is that of libc's dlsym. Its caller is this library, so RTLD_NEXT means
+    // "behind us". Neither name is unknown, so no error is recorded and nothing allocated.
+    let next = |name: &CStr, real: usize| unsafe {
+        match transmute::<usize, Dlsym>(dlsym)(libc::RTLD_NEXT, name.as_ptr()) as usize {
+            0 => real,
+            next => next,
+        }
+    };
+    if let Some(dlvsym) = elf::libc_symbol(c"dlvsym") {
+        LIBC_DLVSYM.store(dlvsym, Ordering::Release);
+        NEXT_DLVSYM.store(next(c"dlvsym", dlvsym), Ordering::Release);
     }
+    LIBC_DLSYM.store(dlsym, Ordering::Release);
+    NEXT_DLSYM.store(next(c"dlsym", dlsym), Ordering::Release);
 }

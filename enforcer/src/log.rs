@@ -14,7 +14,6 @@ mod sink;
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::env;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::field::{Field, Visit};
@@ -22,6 +21,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span;
 use tracing::{Event, Metadata, Subscriber};
 
+use crate::environment;
 use crate::line::Line;
 use crate::settings::says_no;
 use crate::stderr::say;
@@ -37,7 +37,7 @@ pub(crate) fn start() {
     if says_no("FH_ENABLE_LOG") {
         return;
     }
-    let level = env::var_os("FH_LOG_LEVEL").unwrap_or_default();
+    let level = environment::var("FH_LOG_LEVEL").unwrap_or_default();
     let filter = Filter::parse(&level.to_string_lossy()).unwrap_or_else(|part| {
         say!(
             "FH_LOG_LEVEL: {part:?} is not understood; logging at \"warn\". Write error, warn, info, debug, \
@@ -48,7 +48,7 @@ pub(crate) fn start() {
     if filter.highest() == LevelFilter::OFF {
         return;
     }
-    let sink = Sink::new(env::var_os("FH_LOG_PATH").as_deref());
+    let sink = Sink::new(environment::var("FH_LOG_PATH").as_deref());
     // Fails only if there is a subscriber already, which is then ours.
     let _ = tracing::subscriber::set_global_default(Log { filter, sink });
 }
@@ -71,7 +71,7 @@ impl Subscriber for Log {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        let line = Line::of(format_args!(
+        let text = format_args!(
             "{}.{:03} {:5} [{}] {}:{}",
             now.as_secs(),
             now.subsec_millis(),
@@ -79,8 +79,8 @@ impl Subscriber for Log {
             std::process::id(),
             event.metadata().target(),
             Fields(event),
-        ));
-        self.sink.write(line.as_bytes());
+        );
+        Line::write(text, &mut |bytes| self.sink.write(bytes));
     }
 
     // The library has no spans.

@@ -175,10 +175,10 @@ unsafe fn next_override(handle: *mut c_void, name: *const c_char, caller: usize)
         return None;
     }
     // SAFETY: see above.
-    let name = unsafe { CStr::from_ptr(name) };
-    let ours = if name == c"dlsym" {
+    let is = |wanted| unsafe { elf::is(name, wanted) };
+    let ours = if is(b"dlsym") {
         dlsym as *const () as usize
-    } else if name == c"dlvsym" {
+    } else if is(b"dlvsym") {
         dlvsym as *const () as usize
     } else {
         return None;
@@ -191,7 +191,8 @@ unsafe fn next_override(handle: *mut c_void, name: *const c_char, caller: usize)
     (first == Some(true)).then_some(ours)
 }
 
-/// The API of this name. Programs look up a great many names that are none.
+/// The API of this name. Programs look up a great many names that are none; for those nothing is called
+/// that others interpose ([`elf::libc_symbol`]).
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -205,8 +206,10 @@ unsafe fn hooked(name: *const c_char) -> Option<Api> {
         if !(starts(0, b'h') && starts(1, b'i') && starts(2, b'p')) {
             return None;
         }
-        let name = CStr::from_ptr(name);
-        Api::ALL.iter().copied().find(|api| api.name() == name)
+        Api::ALL
+            .iter()
+            .copied()
+            .find(|api| elf::is(name, api.name().to_bytes()))
     }
 }
 

@@ -18,6 +18,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use crate::elf;
 use crate::entries::{Api, belt, quieten_panics};
+use crate::environment;
 use crate::guard;
 use crate::linker;
 use crate::signals::uncancelled;
@@ -255,7 +256,7 @@ fn pin(path: &CStr) -> Option<Handle> {
 }
 
 fn named_by_user() -> Option<CString> {
-    let path = std::env::var_os("FH_HIP_LIB_PATH").filter(|path| !path.is_empty())?;
+    let path = environment::var("FH_HIP_LIB_PATH").filter(|path| !path.is_empty())?;
     CString::new(path.into_vec()).ok()
 }
 

@@ -1,10 +1,10 @@
 //! The variables that decide whether and how the library works, as the user wrote them.
 
-use std::env;
 use std::ffi::OsString;
 
-use hipflex_ledger::{BudgetName, LimitSpec, Place, yes_or_no};
+use hipflex_ledger::{BudgetName, DEFAULT_BUDGET, LimitSpec, Place, yes_or_no};
 
+use crate::environment::{kept_var, var};
 use crate::stderr::{say, say_once};
 
 /// What happens to allocations when the limit cannot be kept.
@@ -39,31 +39,39 @@ pub(crate) fn read() -> Wish {
     if says_no("FH_ENABLE_HOOKS") {
         return Wish::Inert;
     }
-    if env::var_os("FH_CU_RANGE").is_some() {
+    if var("FH_CU_RANGE").is_some() {
         say_once!(
             "FH_CU_RANGE is set, but this version does not limit compute units yet: the program may \
              use all of them"
         );
     }
-    match env::var_os("FH_MEMORY_LIMIT") {
-        None => Wish::Inert,
-        Some(limit) => Wish::Limit(budget(&limit)),
+    match kept_var("FH_MEMORY_LIMIT") {
+        Ok(None) => Wish::Inert,
+        Ok(Some(limit)) => Wish::Limit(budget(&limit)),
+        Err(error) => Wish::Limit(Err(error)),
     }
 }
 
 fn budget(limit: &OsString) -> Result<Budget, String> {
+    let set = |name| kept_var(name).map(|value| value.filter(|value| !value.is_empty()));
+    let name = set("FH_BUDGET")?;
+    let name = name.map_or_else(
+        || DEFAULT_BUDGET.to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    let place = Place::of_variables(set("FH_SHM_PATH")?, set("FH_SHM_SHARED")?);
     Ok(Budget {
         limit: LimitSpec::parse(&limit.to_string_lossy())
             .map_err(|error| format!("FH_MEMORY_LIMIT: {error}"))?,
-        name: BudgetName::from_env().map_err(|error| error.to_string())?,
-        place: Place::from_env().map_err(|error| error.to_string())?,
+        name: BudgetName::new(&name).map_err(|error| error.to_string())?,
+        place: place.map_err(|error| error.to_string())?,
         fail_mode: fail_mode(),
     })
 }
 
 /// `FH_FAIL_MODE`; what is neither of its values is told to the user and taken for `closed`.
 pub(crate) fn fail_mode() -> FailMode {
-    let Some(value) = env::var_os("FH_FAIL_MODE") else {
+    let Some(value) = var("FH_FAIL_MODE") else {
         return FailMode::Closed;
     };
     match value.to_str() {
@@ -80,7 +88,7 @@ pub(crate) fn fail_mode() -> FailMode {
 
 /// Whether a variable says no ([`yes_or_no`]). A word that is neither is told to the user, and is none.
 pub(crate) fn says_no(variable: &str) -> bool {
-    let Some(value) = env::var_os(variable).filter(|value| !value.is_empty()) else {
+    let Some(value) = var(variable).filter(|value| !value.is_empty()) else {
         return false;
     };
     let word = yes_or_no(&value);

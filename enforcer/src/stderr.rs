@@ -10,9 +10,11 @@ use crate::line::Line;
 use crate::signals::{uncancelled, without_write_signals};
 
 /// Writes `hipflex: ` and the text to stderr as one line, if that is possible without waiting.
+#[cold]
 pub(crate) fn say_line(text: fmt::Arguments<'_>) {
-    let line = Line::of(format_args!("hipflex: {text}"));
-    write_without_waiting(libc::STDERR_FILENO, line.as_bytes());
+    Line::write(format_args!("hipflex: {text}"), &mut |bytes| {
+        write_without_waiting(libc::STDERR_FILENO, bytes);
+    });
 }
 
 /// Formats a line and writes it to stderr, without waiting and without allocating.

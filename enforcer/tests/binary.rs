@@ -15,7 +15,7 @@ fn readelf(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn it_exports_the_hooks_and_the_look_up_functions_only() {
+fn it_exports_the_hooks_the_look_up_functions_and_its_version_only() {
     let table = readelf(&["--dyn-syms", "--wide"]);
     let mut exported: Vec<&str> = table
         .lines()
@@ -38,6 +38,7 @@ fn it_exports_the_hooks_and_the_look_up_functions_only() {
         "hipGetDevicePropertiesR0600",
         "hipMalloc",
         "hipMemGetInfo",
+        "hipflex_version",
     ];
     assert_eq!(exported, expected);
 }
@@ -61,15 +62,15 @@ fn it_needs_libc_only_and_is_never_unloaded() {
 }
 
 #[test]
-fn its_constructors_are_those_of_the_standard_library() {
+fn it_has_one_constructor_and_one_destructor_of_its_own() {
     let sections = readelf(&["--sections", "--wide"]);
     let size = |name: &str| {
         let line = sections.lines().find(|line| line.contains(name))?;
         let columns: Vec<&str> = line.split(']').nth(1)?.split_whitespace().collect();
         u64::from_str_radix(columns.get(4)?, 16).ok()
     };
-    // The compiler's frame_dummy, and one that stores argc and argv.
-    assert_eq!(size(".init_array"), Some(16), "{sections}");
+    // The compiler's frame_dummy, one of the standard library that stores argc and argv, and ours.
+    assert_eq!(size(".init_array"), Some(24), "{sections}");
     // The compiler's __do_global_dtors_aux, and ours.
     assert_eq!(size(".fini_array"), Some(16), "{sections}");
     let thread_local = ["tdata", "tbss"]

@@ -32,6 +32,15 @@ fn every_way_to_find_a_function_leads_to_the_hooks() {
     }
 }
 
+#[test]
+fn its_version_can_be_read() {
+    let version = program("version.c", &[], &[]);
+    let bench = Bench::new();
+    let mut command = bench.command(version);
+    assert_eq!(lines(&mut command), [env!("CARGO_PKG_VERSION")]);
+    assert_eq!(lines(command.env_remove("LD_PRELOAD")), ["not loaded"]);
+}
+
 /// Prints the same with and without the library: names, versions, handles and errors.
 #[test]
 fn every_other_question_is_answered_as_without_us() {

@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use crate::gpu::GpuKey;
 use crate::size;
 
+/// What to do where only this budget is in the way. Who reads it may have started a program either way.
+const OTHER_BUDGET: &str = "use another budget (--budget NAME of hipflex run, else FH_BUDGET)";
+
 /// A system call that failed for a reason of the machine's.
 #[derive(Debug, thiserror::Error)]
 #[error("{attempt} {path}: {source}")]
@@ -71,9 +74,7 @@ pub enum OpenError {
     #[error("there is no ledger {0}")]
     Missing(PathBuf),
     /// It is a symbolic link, a directory, a device or a pipe.
-    #[error(
-        "{path} is {what}, not a ledger: remove it, or set FH_BUDGET or FH_SHM_PATH to another"
-    )]
+    #[error("{path} is {what}, not a ledger: remove it, or {OTHER_BUDGET}")]
     NotAPlainFile {
         /// The file.
         path: PathBuf,
@@ -106,12 +107,12 @@ pub enum OpenError {
         expected: u32,
     },
     /// It does not start as a ledger does, or is shorter than a header.
-    #[error("{0} is not a hipflex ledger: remove it, or set FH_BUDGET to another name")]
+    #[error("{0} is not a hipflex ledger: remove it, or {OTHER_BUDGET}")]
     NotALedger(PathBuf),
     /// It was made by an incompatible hipflex.
     #[error(
         "{path} has ledger layout {found}, this hipflex has layout {own}: end the processes that \
-         use it and remove it, or set FH_BUDGET to another name"
+         use it and remove it, or {OTHER_BUDGET}"
     )]
     Version {
         /// The file.
@@ -200,7 +201,7 @@ pub enum JoinError {
     /// A ledger that nobody uses has no room for this process's GPUs, and another user owns it.
     #[error(
         "{path} has room for {capacity} GPUs, this process brought {brought}, and only user {owner} may \
-         replace it: have it removed, or set FH_BUDGET to another name"
+         replace it: have it removed, or {OTHER_BUDGET}"
     )]
     CannotReplace {
         /// The ledger.
@@ -213,9 +214,7 @@ pub enum JoinError {
         brought: usize,
     },
     /// All slots belong to live processes.
-    #[error(
-        "{path} already has {slots} live processes, more do not fit: set FH_BUDGET to another name"
-    )]
+    #[error("{path} already has {slots} live processes, more do not fit: {OTHER_BUDGET}")]
     Full {
         /// The ledger.
         path: PathBuf,
@@ -224,8 +223,8 @@ pub enum JoinError {
     },
     /// The ledger has no room for another GPU.
     #[error(
-        "{path} has no room for GPU {gpu}: it was made with room for {capacity} GPUs, all taken; set \
-         FH_BUDGET to another name"
+        "{path} has no room for GPU {gpu}: it was made with room for {capacity} GPUs, all taken; \
+         {OTHER_BUDGET}"
     )]
     NoRoomForGpu {
         /// The ledger.
@@ -236,9 +235,9 @@ pub enum JoinError {
         capacity: u64,
     },
     /// No GPU, more than a ledger can hold, or one twice.
-    #[error("a budget is about 1 to {max} different GPUs; this process brought {brought}")]
+    #[error("a budget is about 1 to {max} different GPUs; this process has {brought}")]
     GpuList {
-        /// What was brought.
+        /// What was given.
         brought: String,
         /// The most GPUs a ledger can hold.
         max: usize,
@@ -246,7 +245,7 @@ pub enum JoinError {
     /// The ledger was removed while processes were using it.
     #[error(
         "the ledger {path} was removed while {} still uses it, so what is held cannot be known: end \
-         that process, or set FH_BUDGET to another name",
+         that process, or {OTHER_BUDGET}",
         shown_holder(*.holder)
     )]
     Removed {

@@ -12,6 +12,7 @@ use std::ffi::CString;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use crate::account::Account;
 use crate::denial::Denial;
@@ -33,8 +34,14 @@ use crate::sync::{Ordering, fence};
 use crate::sys::FileId;
 use crate::view::{GpuView, HookEngine, LivenessMode};
 
-/// How often an operation looks again whether a thread that is about to leave leaves or stays.
-const PATIENCE: u32 = 1000;
+/// How often an operation looks again whether a thread that is about to leave leaves or stays: it does
+/// a few dozen stores meanwhile, but the machine may let others run first. About a second, for the case
+/// that the thread that leaves is this one, in a signal handler.
+const PATIENCE: u32 = 10_000;
+/// How many of these looks only let other threads run; before the others it is slept for [`STEP`].
+const YIELDS: u32 = 100;
+/// See [`YIELDS`].
+const STEP: Duration = Duration::from_micros(100);
 
 /// What a process says of itself when it joins. Shown to people, never relied upon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -398,7 +405,7 @@ impl Member {
     }
 
     /// Begins an operation that writes into the slot; `None` if the slot is not this process's. While
-    /// a thread leaves, waits for a moment outside to see whether it stays.
+    /// a thread leaves, waits outside to see whether it stays.
     ///
     /// With `held` the caller has a reservation, which keeps the thread from leaving whatever it looks
     /// like at this moment.
@@ -414,7 +421,11 @@ impl Member {
             }
             drop(inside);
             looks = looks.saturating_add(1);
-            std::thread::yield_now();
+            if looks < YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(STEP);
+            }
         }
     }
 

@@ -9,18 +9,18 @@ use crate::place::BudgetName;
 /// Something that is no error and that the user should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// The budget in use has another limit than the one this process brought; the stricter holds.
+    /// The budget in use has another limit than the one this process asks for; the stricter holds.
     StricterLimit(StricterLimit),
 }
 
-/// A conflict between the limit of a budget in use and the limit that a process brought.
+/// A conflict between the limit of a budget in use and the limit that a process asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StricterLimit {
     /// The budget.
     pub budget: BudgetName,
     /// The GPUs on which these two limits meet.
     pub gpus: Vec<GpuKey>,
-    /// What this process brought.
+    /// What this process asks for.
     pub mine: Limit,
     /// What the budget has.
     pub ledger: Limit,
@@ -43,8 +43,9 @@ impl fmt::Display for Notice {
         }
         write!(
             f,
-            ", this process brought {mine}: the stricter one, {}, holds for this process; set \
-             FH_BUDGET to another name for an account of its own",
+            ", this process asks for {mine}: the stricter one, {}, holds for this process; for a limit \
+             of its own use another budget (with hipflex run another --budget NAME, or none; else \
+             another FH_BUDGET)",
             mine.stricter(*ledger)
         )
     }

@@ -46,7 +46,12 @@ impl Place {
         Self::of_variables(set("FH_SHM_PATH"), set("FH_SHM_SHARED"))
     }
 
-    fn of_variables(
+    /// The place that these values of `FH_SHM_PATH` and `FH_SHM_SHARED` name; `None` for one that is unset
+    /// or empty.
+    ///
+    /// # Errors
+    /// As for [`Place::from_env`].
+    pub fn of_variables(
         path: Option<OsString>,
         shared: Option<OsString>,
     ) -> Result<Self, PlaceVariableError> {
@@ -109,7 +114,7 @@ pub enum PlaceVariableError {
     Shared(String),
 }
 
-/// The name of a budget: 1 to 64 of `A-Z a-z 0-9 . _ -`, not starting with a point.
+/// The name of a budget: 1 to 64 of `A-Z a-z 0-9 . _ -`, not starting with a dot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BudgetName(String);
 
@@ -117,7 +122,7 @@ pub struct BudgetName(String);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is not a budget name (FH_BUDGET): use 1 to {BUDGET_NAME_MAX} of A-Z a-z 0-9 . _ - and no \
-     point at the start"
+     dot at the start"
 )]
 pub struct BudgetNameError(String);
 

@@ -215,8 +215,9 @@ fn the_stricter_limit_holds_for_the_joiner_and_is_told_once() {
     assert_eq!(
         notice.to_string(),
         "budget 'default' is in use with the limit 4.0 GiB on GPU 0000:01:00.0, this process \
-         brought 8.0 GiB: the stricter one, 4.0 GiB, holds for this process; set FH_BUDGET to \
-         another name for an account of its own"
+         asks for 8.0 GiB: the stricter one, 4.0 GiB, holds for this process; for a limit of its \
+         own use another budget (with hipflex run another --budget NAME, or none; else another \
+         FH_BUDGET)"
     );
 
     let joined = scene.try_join(&[gpu(0, Limit::Bytes(GIB))]).unwrap();
@@ -244,7 +245,7 @@ fn the_stricter_limit_holds_for_the_joiner_and_is_told_once() {
     assert!(
         unlimited.notices[0]
             .to_string()
-            .contains("brought unlimited")
+            .contains("asks for unlimited")
     );
 }
 
@@ -537,12 +538,14 @@ fn a_thread_that_goes_on_while_another_leaves_never_reaches_the_next_owners_slot
         let go_on = |what: &(dyn Fn() + Sync)| {
             while !stop.load(Ordering::Relaxed) {
                 what();
-                // Most of the time outside, or there is no moment to leave in.
-                (0..2000).for_each(|_| std::hint::spin_loop());
+                // Some of the time outside, or there is no moment to leave in.
+                (0..50).for_each(|_| std::hint::spin_loop());
             }
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| go_on(&|| member.set_overhead(0, MIB)));
+            for _ in 0..4 {
+                scope.spawn(|| go_on(&|| member.set_overhead(0, MIB)));
+            }
             scope.spawn(|| go_on(&|| member.record_refusal(0, &denial, "x")));
             scope.spawn(|| go_on(&|| member.set_engine(0, HookEngine::Gum)));
             scope.spawn(|| {
@@ -562,7 +565,7 @@ fn a_thread_that_goes_on_while_another_leaves_never_reaches_the_next_owners_slot
                 std::thread::yield_now();
             }
             let next = scene.join(GIB);
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_millis(2));
             stop.store(true, Ordering::Relaxed);
             let mine = next.view(0).unwrap().mine;
             assert_eq!(

@@ -2,6 +2,8 @@
 
 mod licences;
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 
 use crate::cargo::{cargo, run};
@@ -49,16 +51,24 @@ fn step(what: &str) {
 /// Known vulnerabilities, by cargo-audit and the database that it has. The database is not
 /// fetched: a build must not depend on that.
 fn advisories() -> Result<()> {
-    let database = std::env::home_dir()
-        .unwrap_or_default()
-        .join(".cargo/advisory-db");
-    if !machine::is_on_path("cargo-audit") || !database.is_dir() {
-        println!(
-            "SKIPPED advisories: needs cargo-audit and its database in {} (`cargo install \
-             cargo-audit`, then `cargo audit` once, online)",
-            database.display()
-        );
-        return Ok(());
+    match missing_for_advisories() {
+        Some(missing) => println!("SKIPPED advisories: {missing}"),
+        None => run(&["audit", "--no-fetch", "--deny", "warnings"])?,
     }
-    run(&["audit", "--no-fetch", "--deny", "warnings"])
+    Ok(())
+}
+
+/// Why advisories cannot be looked at here, or `None` if they can.
+pub(crate) fn missing_for_advisories() -> Option<String> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.unwrap_or_else(|| std::env::home_dir().unwrap_or_default().join(".cargo"));
+    let database = home.join("advisory-db");
+    let there = machine::is_on_path("cargo-audit") && database.is_dir();
+    (!there).then(|| {
+        format!(
+            "needs cargo-audit and its database in {} (`cargo install cargo-audit`, then `cargo \
+             audit` once, online)",
+            database.display()
+        )
+    })
 }

@@ -4,11 +4,12 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 use hipflex_e2e::bench::{self, Bench};
-use hipflex_e2e::paths;
 use hipflex_e2e::program::{self, Access};
 use hipflex_e2e::runtime::Runtime;
 use hipflex_e2e::shell::{Info, Shell};
+use hipflex_e2e::{environment, paths};
 
 use crate::{cargo, machine, rocm};
 
@@ -21,23 +22,37 @@ enum Place {
 }
 
 impl Place {
-    fn prepare(hip: &str) -> Result<Place> {
-        machine::install_tools()?;
-        println!("building hipflex ...");
-        cargo::build_release()?;
-        if machine::has_real_gpu() {
-            println!("this machine has a real GPU: the demo uses it");
-            return Ok(Place::Real(Runtime::of_system()?));
+    fn prepare(arguments: &Arguments) -> Result<Place> {
+        let real = machine::has_real_gpu() && !arguments.emulated;
+        if real && arguments.hip.is_some() {
+            bail!(
+                "--hip is for the emulated GPU: on a real one the demo uses the installed runtime \
+                 (--emulated does not use the real one)"
+            );
         }
         let missing = machine::missing_for_node();
-        if !missing.is_empty() {
+        if !real && !missing.is_empty() {
             bail!(
-                "there is no AMD GPU here (no /dev/kfd), and the emulated one needs {}",
+                "the demo would use an emulated GPU, which needs {}",
                 missing.join("; ")
             );
         }
-        let fetched = rocm::fetch(hip)?;
-        let runtime = fetched.runtimes.last().context("no runtime")?;
+        machine::install_tools()?;
+        // What is missing shall be said before minutes are spent.
+        if real {
+            let runtime = Runtime::of_system()?;
+            cargo::build_release()?;
+            println!("this machine has a real GPU: the demo allocates up to 3 GiB on it");
+            return Ok(Place::Real(runtime));
+        }
+        machine::check_workspace()?;
+        let fetched = match &arguments.hip {
+            Some(version) => rocm::fetch(version)?,
+            // When Debian has moved on, any other will do.
+            None => rocm::fetch(DEFAULT_HIP).or_else(|_| rocm::fetch("all"))?,
+        };
+        let runtime = fetched.runtimes.last().context("no runtime was fetched")?;
+        cargo::build_release()?;
         Ok(Place::Emulated(Bench::start(&runtime.version)?))
     }
 
@@ -62,7 +77,11 @@ impl Place {
     fn command(&self, program: &std::path::Path) -> Command {
         match self {
             Place::Emulated(bench) => bench.command(program),
-            Place::Real(_) => Command::new(program),
+            Place::Real(_) => {
+                let mut command = Command::new(program);
+                environment::without_cargo_libraries(&mut command);
+                command
+            }
         }
     }
 
@@ -81,9 +100,22 @@ impl Place {
 
 const BUDGET: &str = "demo";
 
+/// The generation of HIP which is shown unless another is asked for.
+const DEFAULT_HIP: &str = "6.4";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The generation of HIP to show it with, on the emulated GPU; 6.4 if not given
+    #[arg(long, value_name = "VERSION")]
+    hip: Option<String>,
+    /// Use the emulated GPU even if this machine has a real one
+    #[arg(long)]
+    emulated: bool,
+}
+
 /// Shows it.
-pub(crate) fn demo(hip: &str) -> Result<()> {
-    let place = Place::prepare(hip)?;
+pub(crate) fn demo(arguments: &Arguments) -> Result<()> {
+    let place = Place::prepare(arguments)?;
     println!("\n{}\n", place.describe());
 
     println!("A HIP program by itself:");
@@ -94,7 +126,9 @@ pub(crate) fn demo(hip: &str) -> Result<()> {
         "the demo needs a GPU with more than 4 GiB free"
     );
 
-    println!("\nThe same program with FH_MEMORY_LIMIT=4GiB LD_PRELOAD=libhipflex.so:");
+    println!(
+        "\nThe same program with FH_MEMORY_LIMIT=4GiB FH_BUDGET={BUDGET} LD_PRELOAD=libhipflex.so:"
+    );
     let mut first = place.limited()?;
     let info = first.info()?;
     say("hipMemGetInfo", &describe(info));
@@ -171,9 +205,33 @@ fn allocate(shell: &mut Shell, name: &str, gib: u64, expected: bool) -> Result<(
 
 /// What the library itself said on the program's stderr.
 fn tell(shell: &Shell) {
+    println!("  on stderr:");
     for line in shell.messages().lines() {
-        println!("  stderr: {line}");
+        println!("{}", wrap(line, "    ", WIDTH));
     }
+}
+
+/// How wide the demo's own lines may be.
+const WIDTH: usize = 80;
+
+/// Breaks a long line at spaces, so that it can be read in a narrow terminal.
+fn wrap(line: &str, indent: &str, width: usize) -> String {
+    let mut lines = vec![String::from(indent)];
+    for word in line.split(' ') {
+        let Some(last) = lines.last_mut() else {
+            continue;
+        };
+        let is_empty = last.len() == indent.len();
+        if !is_empty && last.chars().count() + 1 + word.chars().count() > width {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            if !is_empty {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    lines.join("\n")
 }
 
 fn show_status(place: &Place) -> Result<()> {
@@ -187,4 +245,16 @@ fn show_status(place: &Place) -> Result<()> {
     );
     print!("{}", String::from_utf8_lossy(&output.stdout));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrap;
+
+    #[test]
+    fn long_lines_are_broken_at_spaces() {
+        assert_eq!(wrap("aa bb cc", "  ", 7), "  aa bb\n  cc");
+        assert_eq!(wrap("a", "  ", 7), "  a");
+        assert_eq!(wrap("longer-than-wide b", "", 4), "longer-than-wide\nb");
+    }
 }

@@ -1,10 +1,10 @@
 //! What this machine has, what is missing for which tests, and how to get it.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use hipflex_e2e::paths;
 
 /// Is there a real AMD GPU's driver?
 pub(crate) fn has_real_gpu() -> bool {
@@ -21,26 +21,15 @@ pub(crate) fn is_root() -> bool {
 pub(crate) fn missing_for_node() -> Vec<String> {
     let mut missing = Vec::new();
     if !is_root() {
-        missing.push("root, for mounts in a namespace of its own: run it with sudo".into());
+        missing.push(
+            "root, for mounts in a namespace of its own (`sudo env \"PATH=$PATH\" cargo xtask ...`)"
+                .to_string(),
+        );
+        // The rest can be told only to root.
+        return missing;
     }
-    if !Path::new("/dev/fuse").exists() {
-        missing.push("/dev/fuse: load the kernel module fuse".into());
-    }
-    match kernel_version() {
-        Some(version) if version < (6, 9) => missing.push(format!(
-            "Linux 6.9 for FUSE passthrough: this is {}.{}",
-            version.0, version.1
-        )),
-        Some(_) => {}
-        None => missing.push("a kernel version that can be read in /proc/sys/kernel".into()),
-    }
+    missing.extend(kfd_emulator::node::missing());
     missing
-}
-
-fn kernel_version() -> Option<(u32, u32)> {
-    let text = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    let mut numbers = text.split(['.', '-']).map(|n| n.trim().parse().ok());
-    Some((numbers.next()??, numbers.next()??))
 }
 
 /// A program that is needed, and the Debian package which has it.
@@ -49,11 +38,8 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 4] = [
-    Tool {
-        program: "cc",
-        package: "gcc",
-    },
+/// What the end-to-end suites and the demo take beside Rust and its C compiler.
+const TOOLS: [Tool; 3] = [
     Tool {
         program: "dpkg-deb",
         package: "dpkg",
@@ -68,25 +54,35 @@ const TOOLS: [Tool; 4] = [
     },
 ];
 
-/// Installs the programs that are missing, as root with apt; else says what to install.
+/// Installs the programs that the bench needs and that are missing.
+///
+/// # Errors
+/// They cannot be installed here; the message says which they are and what to do.
 pub(crate) fn install_tools() -> Result<()> {
     let missing: Vec<_> = TOOLS.iter().filter(|t| !is_on_path(t.program)).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
     let packages: Vec<_> = missing.iter().map(|t| t.package).collect();
     let programs: Vec<_> = missing.iter().map(|t| t.program).collect();
+    install(&packages).with_context(|| format!("missing here: {}", programs.join(", ")))
+}
+
+/// Installs Debian packages, as root with apt.
+///
+/// # Errors
+/// Not root, no apt, or apt's failure; the message says what to install.
+pub(crate) fn install(packages: &[&str]) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
     if !(is_root() && is_on_path("apt-get")) {
         bail!(
-            "missing here: {}. On Debian `sudo apt-get install {}` brings them",
-            programs.join(", "),
+            "on Debian `sudo apt-get install {}` brings what is needed",
             packages.join(" ")
         );
     }
     println!("installing {} ...", packages.join(" "));
     apt(&["update"])?;
     let mut install = vec!["install", "-y", "--no-install-recommends"];
-    install.extend(&packages);
+    install.extend(packages);
     apt(&install)
 }
 
@@ -103,6 +99,16 @@ fn apt(arguments: &[&str]) -> Result<()> {
             "apt-get {} failed ({status}), see above",
             arguments.join(" ")
         );
+    }
+    Ok(())
+}
+
+/// A folder that cannot be preloaded from: the dynamic linker splits its list there.
+pub(crate) fn check_workspace() -> Result<()> {
+    let root = paths::workspace();
+    let text = root.to_string_lossy();
+    if text.contains([' ', '\t', ':']) {
+        bail!("{text:?}: LD_PRELOAD can hold no path with a space or a colon; move the sources");
     }
     Ok(())
 }

@@ -23,11 +23,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     /// Show the main job: a program under a limit, a second one, and the death of one
-    Demo {
-        /// The generation of HIP to show it with, on the emulated node
-        #[arg(long, value_name = "VERSION", default_value = "6.4")]
-        hip: String,
-    },
+    Demo(demo::Arguments),
     /// Run every test that this machine can run
     Test {
         /// Only the tests which this nextest filter expression selects
@@ -60,7 +56,7 @@ fn main() -> ExitCode {
 
 fn run(task: Task) -> anyhow::Result<()> {
     match task {
-        Task::Demo { hip } => demo::demo(&hip),
+        Task::Demo(arguments) => demo::demo(&arguments),
         Task::Test { filter } => test::test(filter.as_deref()),
         Task::Capture => capture::capture(),
         Task::Check => check::check(),
@@ -73,6 +69,9 @@ fn run(task: Task) -> anyhow::Result<()> {
             }
             for why in &fetched.skipped {
                 println!("SKIPPED: {why}");
+            }
+            if fetched.runtimes.is_empty() {
+                anyhow::bail!("no runtime is there");
             }
             Ok(())
         }

@@ -2,11 +2,15 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use hipflex_e2e::paths;
+use hipflex_e2e::{environment, paths};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{cargo, machine};
+use crate::{cargo, machine, rocm};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -23,6 +27,10 @@ pub(crate) struct Arguments {
     /// which leaves the one listener that a process may have to others
     #[arg(long, value_name = "HOW", default_value = "seccomp")]
     inject: String,
+    /// Run the command with this generation of HIP (such as 6.4), fetched by `cargo xtask rocm`:
+    /// it finds the runtime's libraries, and the tools that came with it by their names
+    #[arg(long, value_name = "VERSION")]
+    hip: Option<String>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<String>,
@@ -34,9 +42,14 @@ pub(crate) fn node(arguments: &Arguments) -> Result<()> {
     if !missing.is_empty() {
         bail!("the emulated node needs {}", missing.join("; "));
     }
+    let words = match &arguments.hip {
+        Some(version) => on_runtime(version, &arguments.command)?,
+        None => arguments.command.iter().map(OsString::from).collect(),
+    };
     cargo::run(&["build", "--quiet", "--release", "--package", "kfd-emulator"])?;
     let emulator = paths::release().join("kfd-emulator");
     let mut command = Command::new(&emulator);
+    environment::without_cargo_libraries(&mut command);
     command.args([
         "node",
         "--gpu",
@@ -50,6 +63,51 @@ pub(crate) fn node(arguments: &Arguments) -> Result<()> {
     if let Some(vram) = &arguments.vram {
         command.args(["--vram", vram]);
     }
-    let error = command.arg("--").args(&arguments.command).exec();
+    let error = command.arg("--").args(words).exec();
     Err(error).with_context(|| format!("cannot run {}", emulator.display()))
+}
+
+/// The command by way of the runtime's own loader, since its libraries need its own libc.
+fn on_runtime(version: &str, command: &[String]) -> Result<Vec<OsString>> {
+    let fetched = rocm::fetch(version)?;
+    let runtime = fetched.runtimes.last().context("no runtime was fetched")?;
+    let (name, rest) = command.split_first().context("no command was given")?;
+    let program = find(name, &runtime.root.join("usr/bin"))?;
+    let mut start = [0; 4];
+    let is_elf = File::open(&program)
+        .and_then(|mut file| file.read_exact(&mut start))
+        .is_ok_and(|()| start == *b"\x7fELF");
+    if !is_elf {
+        bail!(
+            "{} is no ELF program: the runtime's loader can start only those. A script can be run \
+             without --hip, and start its programs by {}",
+            program.display(),
+            runtime.root.display()
+        );
+    }
+    let loader = runtime
+        .loader
+        .as_ref()
+        .context("the runtime has no loader")?;
+    let mut words: Vec<OsString> = vec![
+        loader.into(),
+        "--library-path".into(),
+        runtime.library_path().into(),
+        program.into(),
+    ];
+    words.extend(rest.iter().map(OsString::from));
+    Ok(words)
+}
+
+/// A path as it is; a name among the runtime's own programs, then on the PATH.
+fn find(name: &str, own: &Path) -> Result<PathBuf> {
+    if name.contains('/') {
+        return Ok(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::iter::once(own.to_path_buf())
+        .chain(std::env::split_paths(&path))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+        .with_context(|| format!("there is no {name} in {} or on the PATH", own.display()))
 }

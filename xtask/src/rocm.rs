@@ -7,7 +7,7 @@
 mod apt;
 mod unpack;
 
-use std::fs;
+use std::fs::{self, File};
 
 use anyhow::{Context, Result, bail};
 use hipflex_e2e::paths;
@@ -99,31 +99,43 @@ fn have(source: &Source) -> Result<bool> {
 
 fn fetch_from(source: &Source) -> Result<()> {
     let suite = suite(source);
-    let folder = paths::rocm().join(suite);
-    if folder.exists() {
-        fs::remove_dir_all(&folder)
-            .with_context(|| format!("cannot clear an unfinished {}", folder.display()))?;
+    let all = paths::rocm();
+    fs::create_dir_all(&all).with_context(|| format!("cannot create {}", all.display()))?;
+    // Two at a time would do the same work twice, and get into each other's way.
+    let lock = File::create(all.join(format!(".{suite}.lock"))).context("cannot make a lock")?;
+    lock.lock()
+        .context("cannot wait for another fetch to end")?;
+    if have(source)? {
+        return Ok(());
     }
     println!("fetching the HIP runtime of Debian {suite} ...");
-    let apt = Apt::new(&folder.join(".apt"), source.suites)?;
+    // It gets its name when it is complete.
+    let partial = all.join(format!(".{suite}.partial"));
+    if partial.exists() {
+        fs::remove_dir_all(&partial)
+            .with_context(|| format!("cannot clear an unfinished {}", partial.display()))?;
+    }
+    let apt = Apt::new(&partial.join(".apt"), source.suites)?;
     apt.update()?;
     let package = apt
         .newest_named("libamdhip64-", |rest| {
             rest.bytes().all(|b| b.is_ascii_digit())
         })?
-        .with_context(|| "no package libamdhip64-N there any more".to_string())?;
+        .context("no package libamdhip64-N there any more")?;
     let mut packages = vec![package.clone()];
     for tool in TOOLS {
         packages.extend(apt.newest_named(tool, str::is_empty)?);
     }
     let archives = apt.download(&packages)?;
-    unpack::all(&archives, &folder)?;
+    unpack::all(&archives, &partial)?;
     apt.remove()?;
-    let found = unpack::describe(&folder, suite, &package)?;
-    let text = serde_json::to_string_pretty(&found)?;
-    let description = folder.join(runtime::DESCRIPTION);
-    fs::write(&description, text)
+    let found = unpack::describe(&partial, suite, &package)?;
+    let description = partial.join(runtime::DESCRIPTION);
+    fs::write(&description, serde_json::to_string_pretty(&found)?)
         .with_context(|| format!("cannot write {}", description.display()))?;
+    let folder = all.join(suite);
+    fs::rename(&partial, &folder)
+        .with_context(|| format!("cannot move {} into place", folder.display()))?;
     println!(
         "HIP {} ({}) is in {}",
         found.version,

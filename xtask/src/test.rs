@@ -7,37 +7,70 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_release, cargo};
-use crate::{machine, rocm};
+use crate::cargo::{build_release, cargo, run};
+use crate::{check, machine, rocm};
 
 use tiers::Plan;
+
+/// The runner whose closing lines are read here.
+const RUNNER: [&str; 4] = ["install", "--locked", "cargo-nextest", "--version=0.9"];
 
 /// Prepares what the tests need, runs them, and says last what could not be run.
 ///
 /// `filter` is a nextest filter expression that narrows the choice further.
 pub(crate) fn test(filter: Option<&str>) -> Result<()> {
-    machine::install_tools()?;
-    if !machine::is_on_path("cargo-nextest") {
-        println!("installing the test runner, cargo-nextest ...");
-        crate::cargo::run(&["install", "--quiet", "--locked", "cargo-nextest"])?;
+    machine::check_workspace()?;
+    if !has_runner()? {
+        println!("installing the test runner, cargo-nextest (this takes minutes) ...");
+        run(&RUNNER)?;
     }
+    let plan = plan()?;
+    build_release()?;
+    plan.announce();
+    let outcome = documentation().and_then(|()| nextest(&plan, filter));
+    plan.remind();
+    // The runner's own summary closes the run.
+    println!("{}", outcome?);
+    Ok(())
+}
+
+/// What can be run on this machine. Fetches the runtimes.
+fn plan() -> Result<Plan> {
     let mut plan = Plan::default();
-    let missing = machine::missing_for_node();
+    let mut missing = machine::missing_for_node();
+    if missing.is_empty()
+        && let Err(error) = machine::install_tools()
+    {
+        missing.push(format!("{error:#}"));
+    }
     if missing.is_empty() {
         let fetched = rocm::fetch("all")?;
+        if fetched.runtimes.is_empty() && std::env::var_os("CI").is_some() {
+            bail!(
+                "no HIP runtime could be fetched: {}",
+                fetched.skipped.join("; ")
+            );
+        }
         plan.with_runtimes(&fetched);
     } else {
         plan.without_node(&missing);
     }
     plan.for_real_gpu(machine::has_real_gpu());
-    println!("building ...");
-    build_release()?;
-    plan.announce();
-    let summary = nextest(&plan, filter)?;
-    plan.remind();
-    // The runner's own summary closes the run.
-    println!("{summary}");
-    Ok(())
+    plan.without("advisories", check::missing_for_advisories());
+    Ok(plan)
+}
+
+fn has_runner() -> Result<bool> {
+    let output = cargo()
+        .args(["nextest", "--version"])
+        .output()
+        .context("cannot run cargo")?;
+    Ok(output.status.success())
+}
+
+/// Examples in the documentation, which nextest does not run.
+fn documentation() -> Result<()> {
+    run(&["test", "--quiet", "--workspace", "--doc"])
 }
 
 /// Runs the tests; the runner's summary line.
@@ -54,7 +87,8 @@ fn nextest(plan: &Plan, filter: Option<&str>) -> Result<String> {
             "--no-fail-fast",
             "--ignore-default-filter",
         ])
-        .args(["--filterset", &expression])
+        // Its lines are read here.
+        .args(["--color", "never", "--filterset", &expression])
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -70,7 +104,6 @@ fn nextest(plan: &Plan, filter: Option<&str>) -> Result<String> {
     }
     let status = runner.wait().context("cannot wait for the runner")?;
     if !status.success() {
-        plan.remind();
         bail!(
             "tests failed ({status}){}",
             summary.map(|s| format!("\n{s}")).unwrap_or_default()

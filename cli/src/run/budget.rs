@@ -6,20 +6,15 @@ use std::process;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hipflex_ledger::{
-    BudgetName, ChangeError, GpuSpec, Identity, JoinError, Ledger, Member, Place,
+    Alive, BudgetName, ChangeError, GpuSpec, Identity, JoinError, Ledger, Listed, Member, Notice,
+    Place,
 };
-use nix::unistd::geteuid;
+use nix::unistd::{Uid, User, geteuid};
 
 use crate::failure::Failure;
 
 /// How much of the program's name goes into the name of a fresh budget.
 const LONGEST_PREFIX: usize = 24;
-
-/// The budget that was named.
-pub(crate) fn named(name: &OsStr) -> Result<BudgetName, Failure> {
-    BudgetName::new(&name.to_string_lossy())
-        .map_err(|error| Failure::refused(format!("--budget: {error}"), ""))
-}
 
 /// A budget of its own for one run, named after the program so that `status` is easy to read.
 pub(crate) fn fresh(program: &Path, place: &Place) -> Result<BudgetName, Failure> {
@@ -78,8 +73,9 @@ pub(crate) fn remove_stale(place: &Place) {
 /// Joins the budget as the program will, and leaves it again.
 ///
 /// Nothing less tells whether it will work: the directory, the ledger's version, room and free
-/// slots, the locks of the file system. What the program would be told at its first HIP call (that
-/// the budget has another limit) is returned as notices, and so told before it starts.
+/// slots, the locks of the file system. What the joining brings up is returned as notices, but for a
+/// limit that is not the budget's: of that the library tells each process at its first HIP call, and
+/// hearing it twice makes two problems of one.
 pub(crate) fn try_joining(
     place: &Place,
     budget: &BudgetName,
@@ -97,7 +93,58 @@ pub(crate) fn try_joining(
         // Another process may have joined meanwhile: then it stays, as it should.
         ledger.remove_if_empty().ok();
     }
-    Ok(joined.notices.iter().map(ToString::to_string).collect())
+    let untold = joined
+        .notices
+        .iter()
+        .filter(|notice| !matches!(notice, Notice::StricterLimit(_)));
+    Ok(untold.map(ToString::to_string).collect())
+}
+
+/// The budgets of the same name that are in use in other places, as far as this user sees them: one
+/// line for each. Whoever expected to share one limit with them has two.
+pub(crate) fn namesakes(place: &Place, budget: &BudgetName) -> Vec<String> {
+    let own = place.ledger_path(budget);
+    let others = Ledger::list(place).unwrap_or_default();
+    let others = others.into_iter().filter(|listed| {
+        listed.path != own && listed.path.file_name() == Some(OsStr::new(budget.as_str()))
+    });
+    others
+        .filter(is_used)
+        .map(|listed| namesake(place, budget, listed.uid))
+        .collect()
+}
+
+fn is_used(listed: &Listed) -> bool {
+    let members = match &listed.ledger {
+        Ok(ledger) => ledger.snapshot().members,
+        Err(_) => return false,
+    };
+    members.iter().any(|member| member.alive != Alive::No)
+}
+
+fn namesake(place: &Place, budget: &BudgetName, owner: Option<u32>) -> String {
+    let another = match owner {
+        None => String::from("one for all users"),
+        Some(uid) if uid == geteuid().as_raw() => String::from("yours"),
+        Some(uid) => match User::from_uid(Uid::from_raw(uid)).ok().flatten() {
+            Some(user) => format!("one of {}", user.name),
+            None => format!("one of user {uid}"),
+        },
+    };
+    let joined = if place.shared() {
+        "the one for all users"
+    } else {
+        "your own"
+    };
+    let remedy = match (owner, place.shared()) {
+        (None, _) => "to join the other, add --shared",
+        (Some(_), false) => "to share one, start the programs of both with --shared",
+        (Some(_), true) => "to share one, start those programs with --shared, too",
+    };
+    format!(
+        "there are two budgets {budget}, each with a limit of its own: this run joins {joined}, and \
+         {another} is in use as well; {remedy}"
+    )
 }
 
 fn failed(budget: &BudgetName, error: &JoinError) -> Failure {
@@ -163,6 +210,39 @@ mod tests {
     }
 
     #[test]
+    fn namesakes_elsewhere_are_told_while_they_are_used() {
+        let (directory, own) = place();
+        let shared = Place::new(directory.path().join("ledgers"), true);
+        let budget = BudgetName::new("team").unwrap();
+        let identity = Identity {
+            comm: Vec::new(),
+            library_version: String::new(),
+        };
+        assert_eq!(namesakes(&own, &budget), Vec::<String>::new());
+        let joined = Member::join(&own, &budget, &GPU, &identity).unwrap();
+        assert_eq!(namesakes(&own, &budget), Vec::<String>::new());
+        assert_eq!(
+            namesakes(&shared, &budget),
+            [
+                "there are two budgets team, each with a limit of its own: this run joins the one for all \
+              users, and yours is in use as well; to share one, start those programs with --shared, too"
+            ]
+        );
+        let other = BudgetName::new("team2").unwrap();
+        assert_eq!(namesakes(&shared, &other), Vec::<String>::new());
+        joined.member.leave().unwrap();
+        assert_eq!(namesakes(&shared, &budget), Vec::<String>::new(), "unused");
+        let _joined = Member::join(&shared, &budget, &GPU, &identity).unwrap();
+        assert_eq!(
+            namesakes(&own, &budget),
+            [
+                "there are two budgets team, each with a limit of its own: this run joins your own, and one \
+                 for all users is in use as well; to join the other, add --shared"
+            ]
+        );
+    }
+
+    #[test]
     fn trying_leaves_nothing_behind() {
         let (_directory, place) = place();
         let budget = BudgetName::new("team").unwrap();
@@ -180,14 +260,5 @@ mod tests {
         let budget = BudgetName::new("team").unwrap();
         let message = try_joining(&place, &budget, &GPU).unwrap_err().to_string();
         assert!(message.contains("budget team") && message.contains(file.path().to_str().unwrap()));
-    }
-
-    #[test]
-    fn a_name_that_is_none_is_told() {
-        let message = named(OsStr::new("../x")).unwrap_err().to_string();
-        assert!(
-            message.starts_with("--budget: ") && message.contains("../x"),
-            "{message}"
-        );
     }
 }

@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use hipflex_kfd::Topology;
-use hipflex_ledger::{Place, yes_or_no};
+use hipflex_ledger::{GpuSpec, Limit, Place, size};
 
 use crate::args::{FailMode, RunArgs};
-use crate::environment::{BUDGET, ENABLE_HOOKS, Environment, FAIL_MODE, MEMORY_LIMIT};
+use crate::environment::{BUDGET, Environment, FAIL_MODE, MEMORY_LIMIT, SHM_SHARED};
 use crate::failure::Failure;
-use crate::run::{budget, command, gpus, library, limit, preload};
+use crate::place;
+use crate::run::{budget, command, gpus, library, limit, preload, settings};
 
 /// A run that passed all checks.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub(crate) struct Prepared {
 
 /// Checks everything.
 ///
-/// With `--fail-mode open`, what keeps a limit from being *enforced* (no GPU, no account) is a
-/// warning. What was *asked* wrongly (a limit that is none, a library that is not there, a program
+/// With `--fail-mode open`, what keeps a limit from being *enforced* (no GPU, no account, a program
+/// into which nothing can be preloaded) is a warning. What was *asked* wrongly (a limit that is none, a library that is not there, a program
 /// that does not exist) stops the run in either mode.
 pub(crate) fn prepare(
     args: RunArgs,
@@ -36,14 +36,32 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, Failure> {
     let mut warnings = Vec::new();
     let wanted = limit::choose(args.memory.as_deref(), &environment)?;
-    let named = args.budget.as_deref().map(budget::named).transpose()?;
+    let named = args.budget.as_deref().map(place::budget).transpose()?;
     let mode = fail_mode(args.fail_mode, &environment)?;
+    settings::check_runtime(&environment)?;
     let library = library::find(args.lib.as_deref(), &environment, program_directory)?;
     let name = args.command.first().cloned().unwrap_or_default();
     let program = command::find(&name, &environment)?;
+    tolerate_no_limit(
+        mode,
+        command::preload_obstacle(&program, &environment),
+        "limit the program that uses the GPU, if this one only starts it",
+        &mut warnings,
+    )?;
+    tolerate_no_limit(
+        mode,
+        settings::hooks_off(&environment),
+        "unset it",
+        &mut warnings,
+    )?;
 
-    let topology = tolerate(mode, gpus::check(&environment.root()), &mut warnings)?;
-    let place = place()?;
+    let root = environment.root();
+    let topology = tolerate(mode, gpus::check(&root), &mut warnings)?;
+    let mut place = place::from_environment()?;
+    if args.shared {
+        place = Place::new(place.root(), true);
+        environment.set(SHM_SHARED, "1");
+    }
     budget::remove_stale(&place);
     let budget = match named {
         Some(name) => name,
@@ -52,15 +70,14 @@ pub(crate) fn prepare(
     if let Some(topology) = &topology {
         let specs = wanted.on(topology)?;
         warnings.extend(limit::above_the_board(&specs));
-        warnings.extend(missing_render_nodes(topology));
+        warnings.extend(tiny(&wanted.text, &specs));
+        warnings.extend(gpus::unusable(&root, topology));
         let joining = budget::try_joining(&place, &budget, &specs);
         let notices = tolerate(mode, joining, &mut warnings)?;
         warnings.extend(notices.unwrap_or_default());
     }
-    warnings.extend(inherited(&args, &environment));
-    if let Some(obstacle) = command::preload_obstacle(&program, &environment) {
-        warnings.push(format!("{obstacle}, so it will not be limited"));
-    }
+    warnings.extend(budget::namesakes(&place, &budget));
+    warnings.extend(settings::warnings(&args, &environment));
 
     environment.set(MEMORY_LIMIT, wanted.text);
     environment.set(BUDGET, budget.as_str());
@@ -73,11 +90,6 @@ pub(crate) fn prepare(
         environment,
         warnings,
     })
-}
-
-/// Where the ledgers lie.
-fn place() -> Result<Place, Failure> {
-    Place::from_env().map_err(|error| Failure::refused(error.to_string(), ""))
 }
 
 fn fail_mode(flag: Option<FailMode>, environment: &Environment) -> Result<FailMode, Failure> {
@@ -114,43 +126,49 @@ fn tolerate<T>(
     }
 }
 
-/// Settings of the environment that a run does not take, or that undo it.
-fn inherited(args: &RunArgs, environment: &Environment) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if let (None, Some(name)) = (&args.budget, environment.get(BUDGET)) {
-        let name = name.display();
-        warnings.push(format!(
-            "{BUDGET}={name} is set but not used: each run gets a budget of its own; to join it, use --budget {name}"
-        ));
-    }
-    if environment.get(ENABLE_HOOKS).and_then(yes_or_no) == Some(false) {
-        warnings.push(format!(
-            "{ENABLE_HOOKS} turns the limit off; unset it to have the program limited"
-        ));
-    }
-    warnings
+/// A limit that is too small for any program: most likely its unit was forgotten.
+fn tiny(text: &str, specs: &[GpuSpec]) -> Option<String> {
+    const SMALLEST: u64 = 1 << 20;
+    let bytes = specs.iter().find_map(|spec| match spec.limit {
+        Limit::Bytes(bytes) if bytes < SMALLEST => Some(bytes),
+        _ => None,
+    })?;
+    let meant = match text.trim().parse::<u64>() {
+        Ok(number) if number < 1024 => format!("for gibibytes write {number}GiB"),
+        Ok(number) => format!("for mebibytes write {number}MiB"),
+        Err(_) => String::from("write gibibytes as 4GiB, for example"),
+    };
+    Some(format!("the limit is {}; {meant}", size::Display(bytes)))
 }
 
-fn missing_render_nodes(topology: &Topology) -> Option<String> {
-    let missing: Vec<String> = topology
-        .gpus
-        .iter()
-        .filter(|gpu| !gpu.render_node_present)
-        .map(|gpu| gpu.bdf.to_string())
-        .collect();
-    if missing.is_empty() {
-        return None;
+/// What makes the library idle or keeps it out of the program: the program would run without its
+/// limit, and nobody would know.
+fn tolerate_no_limit(
+    mode: FailMode,
+    problem: Option<String>,
+    remedy: &str,
+    warnings: &mut Vec<String>,
+) -> Result<(), Failure> {
+    match (problem, mode) {
+        (None, _) => Ok(()),
+        (Some(problem), FailMode::Closed) => Err(Failure::refused(
+            format!("{problem}, so that no limit would hold"),
+            format!("{remedy}, or add --fail-mode open to start it all the same"),
+        )),
+        (Some(problem), FailMode::Open) => {
+            warnings.push(format!(
+                "{problem}, so that no limit holds (fail mode open)"
+            ));
+            Ok(())
+        }
     }
-    Some(format!(
-        "HIP will not see {}: no render node in /dev/dri",
-        missing.join(", ")
-    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::exit::Exit;
+    use hipflex_ledger::GpuKey;
 
     #[test]
     fn the_flag_comes_before_the_variable() {
@@ -199,22 +217,47 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_work_against_the_run_are_told() {
-        let args = |budget: Option<&str>| RunArgs {
-            memory: None,
-            budget: budget.map(OsString::from),
-            fail_mode: None,
-            lib: None,
-            command: Vec::new(),
+    fn a_tiny_limit_is_told_with_what_may_be_meant() {
+        let told = |text: &str, bytes| {
+            let limit = Limit::Bytes(bytes);
+            let spec = |limit| GpuSpec {
+                key: GpuKey(0x300),
+                limit,
+                board_bytes: 0,
+            };
+            tiny(text, &[spec(Limit::Unlimited), spec(limit)])
         };
-        let set = Environment::from([(BUDGET, "team"), (ENABLE_HOOKS, "OFF")]);
-        let told = inherited(&args(None), &set);
-        assert!(
-            told[0].contains("--budget team") && told[1].contains(ENABLE_HOOKS),
-            "{told:?}"
+        assert_eq!(
+            told("4", 4).unwrap(),
+            "the limit is 4 B; for gibibytes write 4GiB"
         );
-        assert_eq!(inherited(&args(Some("other")), &set).len(), 1);
-        let harmless = Environment::from([(ENABLE_HOOKS, "true")]);
-        assert_eq!(inherited(&args(None), &harmless), Vec::<String>::new());
+        assert_eq!(
+            told(" 8192 ", 8192).unwrap(),
+            "the limit is 8.0 KiB; for mebibytes write 8192MiB"
+        );
+        assert_eq!(
+            told("0000:03:00.0=512K,*=unlimited", 512_000).unwrap(),
+            "the limit is 500.0 KiB; write gibibytes as 4GiB, for example"
+        );
+        assert_eq!(told("1MiB", 1 << 20), None);
+    }
+
+    #[test]
+    fn without_a_limit_nothing_starts_in_the_closed_mode() {
+        let problem = || Some(String::from("it is static"));
+        let mut warnings = Vec::new();
+        let mut judge = |mode, problem| tolerate_no_limit(mode, problem, "do not", &mut warnings);
+        assert_eq!(judge(FailMode::Closed, None), Ok(()));
+        let refused = judge(FailMode::Closed, problem()).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "it is static, so that no limit would hold; do not, or add --fail-mode open to start it \
+             all the same"
+        );
+        assert_eq!(judge(FailMode::Open, problem()), Ok(()));
+        assert_eq!(
+            warnings,
+            ["it is static, so that no limit holds (fail mode open)"]
+        );
     }
 }

@@ -129,18 +129,10 @@ pub(crate) fn preload_obstacle(program: &Path, environment: &Environment) -> Opt
 
 fn obstacle(program: &Path) -> Option<&'static str> {
     let metadata = fs::metadata(program).ok()?;
-    // The dynamic linker ignores paths in LD_PRELOAD when the kernel sets AT_SECURE.
-    let mode = metadata.mode();
-    if mode & libc::S_ISUID != 0 && metadata.uid() != geteuid().as_raw() {
-        return Some("is set-user-ID: the dynamic linker preloads nothing into such programs");
-    }
-    if mode & libc::S_ISGID != 0 && metadata.gid() != getegid().as_raw() {
-        return Some("is set-group-ID: the dynamic linker preloads nothing into such programs");
-    }
-    if !getuid().is_root() && has_capabilities(program) {
-        return Some(
-            "has file capabilities: the dynamic linker preloads nothing into such programs",
-        );
+    if gains_privileges()
+        && let Some(privilege) = privilege(program, &metadata)
+    {
+        return Some(privilege);
     }
     let elf = elf::read(program).ok()??;
     if !elf.is_64_bit || elf.machine != elf::EM_X86_64 {
@@ -155,6 +147,33 @@ fn obstacle(program: &Path) -> Option<&'static str> {
         }
         Some(_) => None,
     }
+}
+
+/// The privilege that the program gets with its start: the kernel then sets AT_SECURE, and the
+/// dynamic linker ignores paths in `LD_PRELOAD`.
+fn privilege(program: &Path, metadata: &fs::Metadata) -> Option<&'static str> {
+    // Without the group's right to execute, S_ISGID is a mark of mandatory locking.
+    const SET_GROUP_ID: u32 = libc::S_ISGID | libc::S_IXGRP;
+    let mode = metadata.mode();
+    if mode & libc::S_ISUID != 0 && metadata.uid() != geteuid().as_raw() {
+        return Some("is set-user-ID: the dynamic linker preloads nothing into such programs");
+    }
+    if mode & SET_GROUP_ID == SET_GROUP_ID && metadata.gid() != getegid().as_raw() {
+        return Some("is set-group-ID: the dynamic linker preloads nothing into such programs");
+    }
+    if !getuid().is_root() && has_capabilities(program) {
+        return Some(
+            "has file capabilities: the dynamic linker preloads nothing into such programs",
+        );
+    }
+    None
+}
+
+/// Whether programs get their privileges at all; many containers are started so that none does.
+fn gains_privileges() -> bool {
+    // SAFETY: with this option, prctl reads nothing but its own arguments and writes nothing.
+    let none_are_given = unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) };
+    none_are_given != 1
 }
 
 /// Whether this is `ld-linux-x86-64.so.2` or `ld.so`, by its name.

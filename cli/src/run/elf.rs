@@ -16,6 +16,9 @@ const EHDR_LEN: usize = 64;
 const PHDR_LEN: usize = 56;
 const ELFCLASS64: u8 = 2;
 const ELFDATA2LSB: u8 = 1;
+const SHDR_LEN: usize = 64;
+const SYM_LEN: usize = 24;
+const SHT_DYNSYM: u32 = 11;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
@@ -92,6 +95,55 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Elf>> {
         }
     }
     Ok(Some(elf))
+}
+
+/// Which of these functions a shared object does *not* define for others; all of them if it has no
+/// table of dynamic symbols that can be read.
+pub(crate) fn missing_exports<'a>(path: &Path, names: &[&'a str]) -> io::Result<Vec<&'a str>> {
+    let file = File::open(path)?;
+    let defined = defined_symbols(&file)?;
+    let is_missing = |name: &&&str| !defined.iter().any(|defined| defined == name.as_bytes());
+    Ok(names.iter().filter(is_missing).copied().collect())
+}
+
+/// The names of the dynamic symbols that the file defines and that other objects can reach.
+fn defined_symbols(file: &File) -> io::Result<Vec<Vec<u8>>> {
+    let mut header = [0; EHDR_LEN];
+    file.read_exact_at(&mut header, 0)?;
+    let (table, entries) = (u64_at(&header, 40), u16_at(&header, 60));
+    let section = |index: u64| {
+        let mut entry = [0; SHDR_LEN];
+        let offset = table.saturating_add(index * SHDR_LEN as u64);
+        file.read_exact_at(&mut entry, offset).map(|()| entry)
+    };
+    let mut names = Vec::new();
+    for index in 0..u64::from(entries) {
+        let entry = section(index)?;
+        if u32_at(&entry, 4) != SHT_DYNSYM {
+            continue;
+        }
+        let strings = content(file, &section(u64::from(u32_at(&entry, 40)))?)?;
+        for symbol in content(file, &entry)?.chunks_exact(SYM_LEN) {
+            // STB_GLOBAL, STB_WEAK and STB_GNU_UNIQUE, and not SHN_UNDEF.
+            let is_visible = matches!(symbol[4] >> 4, 1 | 2 | 10);
+            if is_visible && u16_at(symbol, 6) != 0 {
+                let name = strings.get(u32_at(symbol, 0) as usize..).unwrap_or(&[]);
+                let end = name.iter().position(|byte| *byte == 0);
+                names.push(name[..end.unwrap_or(name.len())].to_vec());
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// What is in a section.
+fn content(file: &File, section: &[u8; SHDR_LEN]) -> io::Result<Vec<u8>> {
+    let (offset, length) = (u64_at(section, 24), u64_at(section, 32));
+    // No more than there is, whatever the header says.
+    let there = file.metadata()?.len().saturating_sub(offset);
+    let mut bytes = vec![0; length.min(there) as usize];
+    file.read_exact_at(&mut bytes, offset)?;
+    Ok(bytes)
 }
 
 /// A NUL-terminated string of the file.
@@ -195,6 +247,39 @@ mod tests {
         let mut bytes = own()[..4096].to_vec();
         bytes[EHDR_LEN..].fill(0xff);
         assert!(read_bytes(&bytes).is_some());
+    }
+
+    #[test]
+    fn exports_are_what_is_defined_for_others() {
+        // The C library of this test program.
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(5))
+            .find(|path| path.contains("/libc.so") || path.contains("/libc-2"))
+            .unwrap();
+        let missing = missing_exports(Path::new(libc), &["malloc", "hipMalloc"]).unwrap();
+        assert_eq!(missing, ["hipMalloc"]);
+        // A program needs malloc, and does not define it.
+        let own = missing_exports(Path::new("/proc/self/exe"), &["malloc"]).unwrap();
+        assert_eq!(own, ["malloc"]);
+    }
+
+    #[test]
+    fn section_headers_full_of_ones_do_not_panic() {
+        let mut bytes = own()[..EHDR_LEN].to_vec();
+        bytes[40..48].copy_from_slice(&64_u64.to_le_bytes());
+        bytes[60..62].copy_from_slice(&2_u16.to_le_bytes());
+        bytes.extend([0xff; 2 * SHDR_LEN]);
+        bytes[64 + 4..64 + 8].copy_from_slice(&SHT_DYNSYM.to_le_bytes());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &bytes).unwrap();
+        assert!(missing_exports(file.path(), &["x"]).is_err());
+        // Its strings are in itself, and it ends in the middle of its symbols.
+        bytes[64 + 24..64 + 32].fill(0);
+        bytes[64 + 40..64 + 44].fill(0);
+        std::fs::write(file.path(), &bytes).unwrap();
+        assert_eq!(missing_exports(file.path(), &["x"]).unwrap(), ["x"]);
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Is there a GPU that HIP can use?
 
-use hipflex_kfd::{Root, Topology, TopologyError};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use hipflex_kfd::{Gpu, Root, Topology, TopologyError};
 use nix::unistd::{AccessFlags, access};
 
 use crate::failure::Failure;
@@ -48,7 +53,60 @@ pub(crate) fn check(root: &Root) -> Result<Topology, Failure> {
             "HIP ignores such GPUs; in a container, pass --device /dev/dri",
         ));
     }
+    let closed = closed_render_nodes(root, &topology);
+    let present = topology.gpus.iter().filter(|gpu| gpu.render_node_present);
+    if closed.len() == present.count()
+        && let Some((_, path, error)) = closed.first()
+    {
+        return Err(Failure::refused(
+            format!(
+                "cannot open {} for reading and writing: {error}",
+                path.display()
+            ),
+            "add this user to the group that owns it (usually render or video) and log in again; in a \
+             container, pass --device /dev/dri",
+        ));
+    }
     Ok(topology)
+}
+
+/// The GPUs that HIP will not see or cannot use, while others are there. A line for each.
+pub(crate) fn unusable(root: &Root, topology: &Topology) -> Vec<String> {
+    let missing = topology
+        .gpus
+        .iter()
+        .filter(|gpu| !gpu.render_node_present)
+        .map(|gpu| format!("HIP will not see {}: no render node in /dev/dri", gpu.bdf));
+    let closed = closed_render_nodes(root, topology)
+        .into_iter()
+        .map(|(gpu, path, error)| {
+            format!(
+                "HIP cannot use {}: cannot open {} for reading and writing: {error}",
+                gpu.bdf,
+                path.display()
+            )
+        });
+    missing.chain(closed).collect()
+}
+
+/// The render nodes that are there and do not open. Permission bits do not tell all: the device
+/// cgroup of a container refuses only the opening.
+fn closed_render_nodes<'a>(
+    root: &Root,
+    topology: &'a Topology,
+) -> Vec<(&'a Gpu, PathBuf, io::Error)> {
+    let present = topology.gpus.iter().filter(|gpu| gpu.render_node_present);
+    let closed = present.filter_map(|gpu| {
+        let path = root.render_node(gpu.render_minor?);
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK);
+        let error = options.open(&path).err()?;
+        Some((gpu, path, error))
+    });
+    closed.collect()
 }
 
 #[cfg(test)]
@@ -96,6 +154,27 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn gpus_that_cannot_be_used_beside_others_are_named() {
+        let machine = machine(3);
+        let root = Root::at(machine.path());
+        fs::remove_file(root.render_node(129)).unwrap();
+        fs::remove_file(root.render_node(130)).unwrap();
+        fs::create_dir(root.render_node(130)).unwrap();
+        let topology = check(&root).unwrap();
+        let told = unusable(&root, &topology);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(
+            told[0].starts_with("HIP will not see 0000:04:00.0"),
+            "{told:?}"
+        );
+        assert!(
+            told[1].starts_with("HIP cannot use 0000:05:00.0: cannot open ")
+                && told[1].contains("renderD130"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
     fn each_thing_that_is_missing_is_named() {
         let no_kfd = tempfile::tempdir().unwrap();
         assert!(
@@ -124,6 +203,18 @@ pub(crate) mod tests {
         let text = message(&no_render_node);
         assert!(
             text.contains("renderD128") && text.contains("--device /dev/dri"),
+            "{text}"
+        );
+
+        let closed = machine(2);
+        for minor in ["renderD128", "renderD129"] {
+            // A directory is not opened for writing, by root neither.
+            fs::remove_file(closed.path().join("dev/dri").join(minor)).unwrap();
+            fs::create_dir(closed.path().join("dev/dri").join(minor)).unwrap();
+        }
+        let text = message(&closed);
+        assert!(
+            text.contains("cannot open ") && text.contains("renderD128 for reading and writing"),
             "{text}"
         );
 

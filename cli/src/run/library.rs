@@ -1,6 +1,8 @@
 //! Finding libhipflex.so, and making sure that the dynamic linker will take it.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +15,9 @@ pub(crate) const NAME: &str = "libhipflex.so";
 /// Where it may be, seen from the directory of this program: beside it (a build directory, an
 /// unpacked archive), or in the library directory of the prefix that both were installed to.
 const PLACES: [&str; 3] = [".", "../lib", "../lib64"];
+/// What our library puts in front of the HIP runtime and the dynamic linker: a library without these
+/// is another one, and would limit nothing.
+const EXPORTS: [&str; 3] = ["hipMalloc", "hipFree", "dlsym"];
 
 /// The absolute path of the library to preload.
 ///
@@ -29,12 +34,7 @@ pub(crate) fn find(
     };
     let path = match named {
         Some((path, origin)) => {
-            if !path.is_file() {
-                return Err(Failure::refused(
-                    format!("there is no library {} (from {origin})", path.display()),
-                    format!("{origin} must name the file {NAME}"),
-                ));
-            }
+            check_presence(path, origin)?;
             path.to_owned()
         }
         None => beside(program_directory)?,
@@ -43,6 +43,25 @@ pub(crate) fn find(
     check_name(&path)?;
     check_content(&path)?;
     Ok(path)
+}
+
+/// Whether the library that `origin` names is there, as far as this user can see.
+fn check_presence(path: &Path, origin: &str) -> Result<(), Failure> {
+    let shown = path.display();
+    let problem = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => return Ok(()),
+        Ok(_) => format!("the library {shown} (from {origin}) is not a file"),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                format!("there is no library {shown} (from {origin})")
+            }
+            _ => format!("cannot read the library {shown} (from {origin}): {error}"),
+        },
+    };
+    Err(Failure::refused(
+        problem,
+        format!("{origin} must name the file {NAME}"),
+    ))
 }
 
 fn beside(program_directory: Option<&Path>) -> Result<PathBuf, Failure> {
@@ -108,16 +127,20 @@ fn check_name(path: &Path) -> Result<(), Failure> {
 fn check_content(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
     let remedy = format!("name the right {NAME} with --lib PATH, or build or install it again");
-    let elf = elf::read(path).map_err(|error| {
-        Failure::refused(format!("cannot read the library {shown}: {error}"), &remedy)
-    })?;
-    let problem = match elf {
-        None => "is not an ELF file",
-        Some(elf) if !elf.is_64_bit || elf.machine != elf::EM_X86_64 => "is not for x86-64",
-        Some(elf) if elf.kind != elf::ET_DYN => "is not a shared object",
-        Some(elf) if elf.is_truncated => "is cut short",
-        Some(elf) if !elf.is_dynamic => "is not a shared object",
-        Some(_) => return Ok(()),
+    let unreadable =
+        |error| Failure::refused(format!("cannot read the library {shown}: {error}"), &remedy);
+    let problem = match elf::read(path).map_err(unreadable)? {
+        None => String::from("is not an ELF file"),
+        Some(elf) if !elf.is_64_bit || elf.machine != elf::EM_X86_64 => {
+            String::from("is not for x86-64")
+        }
+        Some(elf) if elf.kind != elf::ET_DYN => String::from("is not a shared object"),
+        Some(elf) if elf.is_truncated => String::from("is cut short"),
+        Some(elf) if !elf.is_dynamic => String::from("is not a shared object"),
+        Some(_) => match elf::missing_exports(path, &EXPORTS).map_err(unreadable)? {
+            none if none.is_empty() => return Ok(()),
+            missing => format!("is not hipflex's: it has no {}", missing.join(", no ")),
+        },
     };
     Err(Failure::refused(
         format!("the library {shown} {problem}"),
@@ -135,18 +158,39 @@ pub(crate) fn is_hipflex(entry: &OsStr, ours: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::process::Command;
+    use std::sync::OnceLock;
     use tempfile::TempDir;
 
-    /// A directory `bin` beside `lib`, with a copy of this test program as "libhipflex.so": it is an
-    /// ELF file of type ET_DYN, which is all that is looked at.
+    /// A shared object that has these functions and nothing else.
+    fn linked(functions: &[&str]) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, library) = (directory.path().join("x.c"), directory.path().join("x.so"));
+        let text = functions
+            .iter()
+            .map(|name| format!("void {name}(void) {{}}\n"));
+        fs::write(&source, text.collect::<String>()).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-nostdlib", "-fno-builtin", "-o"]);
+        let status = cc.arg(&library).arg(&source).status().unwrap();
+        assert!(status.success(), "cc: {status}");
+        fs::read(library).unwrap()
+    }
+
+    /// What passes for libhipflex.so.
+    fn library() -> &'static [u8] {
+        static LIBRARY: OnceLock<Vec<u8>> = OnceLock::new();
+        LIBRARY.get_or_init(|| linked(&EXPORTS))
+    }
+
+    /// A directory `bin` beside others, each with a libhipflex.so.
     fn tree(places: &[&str]) -> TempDir {
         let tree = tempfile::tempdir().unwrap();
         fs::create_dir(tree.path().join("bin")).unwrap();
         for place in places {
             let directory = tree.path().join(place);
             fs::create_dir_all(&directory).unwrap();
-            fs::copy("/proc/self/exe", directory.join(NAME)).unwrap();
+            fs::write(directory.join(NAME), library()).unwrap();
         }
         tree
     }
@@ -213,6 +257,8 @@ mod tests {
         let set = Environment::from([(LIB, "/no/such.so")]);
         let message = find(None, &set, Some(&bin)).unwrap_err().to_string();
         assert!(message.contains("/no/such.so (from FH_LIB)"), "{message}");
+        let message = find(Some(&bin), &set, None).unwrap_err().to_string();
+        assert!(message.contains("(from --lib) is not a file"), "{message}");
     }
 
     #[test]
@@ -230,6 +276,10 @@ mod tests {
             (&other_machine, "is not for x86-64"),
             (&object_file, "is not a shared object"),
             (&whole[..whole.len() / 3], "is cut short"),
+            (
+                &linked(&["hipMalloc"]),
+                "is not hipflex's: it has no hipFree, no dlsym;",
+            ),
         ] {
             fs::write(&library, content).unwrap();
             let message = find_in(&tree).unwrap_err().to_string();

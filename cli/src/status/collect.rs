@@ -25,6 +25,7 @@ const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 pub(crate) fn collect(place: &Place, only: Option<BudgetName>, root: &Root) -> Status {
     let mut status = Status {
         now: seconds(SystemTime::now()),
+        sees_all: geteuid().is_root(),
         only: only.map(|name| name.to_string()),
         ..Status::default()
     };
@@ -254,32 +255,30 @@ fn owner(uid: u32, shared: bool) -> Owner {
     }
 }
 
-/// The boards that budgets have a limit on, with what was promised of them. Without a driver that
-/// tells their size there is nothing to compare.
+/// The boards, with what was promised of them. Without a driver that tells of them there are none.
 fn boards(root: &Root, budgets: &[Budget]) -> Vec<Board> {
     let Ok(topology) = Topology::read(root) else {
         return Vec::new();
     };
-    let boards = topology.gpus.iter().filter_map(|gpu| {
+    let boards = topology.gpus.iter().map(|gpu| {
         let key = GpuKey(gpu.bdf.to_u64());
         let accounts = budgets.iter().flat_map(|budget| &budget.gpus);
-        let limits: Vec<Limit> = accounts
+        let limits = accounts
             .filter(|account| account.key == key)
-            .map(|account| account.limit)
-            .collect();
-        let promised = limits.iter().fold(0_u64, |sum, limit| match limit {
+            .map(|account| account.limit);
+        let promised = limits.fold(0_u64, |sum, limit| match limit {
             Limit::Unlimited => sum,
             Limit::Bytes(bytes) => {
-                sum.saturating_add((*bytes).min(gpu.vram_bytes.unwrap_or(u64::MAX)))
+                sum.saturating_add(bytes.min(gpu.vram_bytes.unwrap_or(u64::MAX)))
             }
         });
-        (!limits.is_empty()).then(|| Board {
+        Board {
             key,
             name: gpu.name.clone(),
             vram: gpu.vram_bytes,
             used: vram_used(root, gpu).ok(),
             promised,
-        })
+        }
     });
     boards.collect()
 }

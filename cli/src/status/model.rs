@@ -9,6 +9,8 @@ use hipflex_ledger::{Alive, GpuKey, Limit};
 pub(crate) struct Status {
     /// The moment, in seconds since 1970.
     pub(crate) now: u64,
+    /// Budgets of all users are looked at, not only those of this user and the shared ones.
+    pub(crate) sees_all: bool,
     /// The only budget that was asked for.
     pub(crate) only: Option<String>,
     /// The budgets that are in use or could not be removed, by owner and name.
@@ -19,7 +21,7 @@ pub(crate) struct Status {
     pub(crate) unusable: Vec<Unusable>,
     /// What else went wrong, a line each.
     pub(crate) problems: Vec<String>,
-    /// The boards of this machine that budgets have a limit on; empty when the driver tells nothing.
+    /// The boards of this machine; empty when the driver tells nothing.
     pub(crate) boards: Vec<Board>,
 }
 

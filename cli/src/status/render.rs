@@ -3,7 +3,7 @@
 use hipflex_ledger::{Alive, Limit, size};
 
 use crate::status::model::{
-    Budget, GpuAccount, Holding, Owner, Pid, Process, Refusal, Status, Why,
+    Board, Budget, GpuAccount, Holding, Owner, Pid, Process, Refusal, Status, Why,
 };
 use crate::status::table::{Align, Table};
 use crate::text;
@@ -15,19 +15,19 @@ const INSIDE_MARK: &str = "*";
 
 /// The whole view.
 pub(crate) fn render(status: &Status) -> String {
-    if status.budgets.is_empty() {
-        return match &status.only {
-            None => {
-                String::from("No budget is in use. Start one: hipflex run --memory 4GiB -- CMD\n")
-            }
-            Some(name) => format!("No budget {name} is in use. All budgets: hipflex status\n"),
-        };
-    }
+    // A column that nothing fills says nothing.
+    let accounts = status.budgets.iter().flat_map(|budget| &budget.gpus);
+    let overhead = accounts
+        .into_iter()
+        .any(|account| account.overhead.is_some());
     let mut sections: Vec<String> = status
         .budgets
         .iter()
-        .map(|budget| render_budget(budget, status.now))
+        .map(|budget| render_budget(budget, status.now, overhead))
         .collect();
+    if sections.is_empty() {
+        sections.push(nothing(status));
+    }
     let pids = status
         .budgets
         .iter()
@@ -38,16 +38,61 @@ pub(crate) fn render(status: &Status) -> String {
             "{INSIDE_MARK} PID as the process itself has it, in another PID namespace (a container)\n"
         ));
     }
+    if status.only.is_none() && !status.boards.is_empty() {
+        let table = boards(&status.boards).render("  ");
+        sections.push(format!("GPUs of this machine:\n{table}"));
+    }
     sections.join("\n")
 }
 
-fn render_budget(budget: &Budget, now: u64) -> String {
+/// That there is no budget to show, as far as this user may see.
+fn nothing(status: &Status) -> String {
+    const OTHERS: &str = "(those of other users are shown to root)";
+    match (&status.only, status.sees_all) {
+        (None, true) => {
+            String::from("No budget is in use. Start one: hipflex run --memory 4GiB -- CMD\n")
+        }
+        (None, false) => format!(
+            "You have no budget in use {OTHERS}.\nStart one: hipflex run --memory 4GiB -- CMD\n"
+        ),
+        (Some(name), true) => {
+            format!("No budget {name} is in use. All budgets: hipflex status\n")
+        }
+        (Some(name), false) => {
+            format!("You have no budget {name} {OTHERS}. All of yours: hipflex status\n")
+        }
+    }
+}
+
+fn boards(boards: &[Board]) -> Table {
+    let mut table = Table::new(&[
+        ("GPU", Align::Left),
+        ("NAME", Align::Left),
+        ("VRAM", Align::Right),
+        ("USED", Align::Right),
+    ]);
+    for board in boards {
+        let name = match text::printable(&board.name) {
+            name if name.is_empty() => UNKNOWN.to_owned(),
+            name => name,
+        };
+        table.row([
+            board.key.to_string(),
+            name,
+            known(board.vram),
+            known(board.used),
+        ]);
+    }
+    table
+}
+
+fn render_budget(budget: &Budget, now: u64, overhead: bool) -> String {
     let mut text = format!(
         "{}: {}\n",
         title(&budget.name, &budget.owner),
         users(budget.processes.len())
     );
-    text.push_str(&accounts(&budget.gpus).render("  "));
+    text.push_str(&accounts(&budget.gpus, overhead).render("  "));
     if !budget.processes.is_empty() {
         text.push('\n');
         text.push_str(&processes(budget, now).render("  "));
@@ -76,26 +121,27 @@ fn users(count: usize) -> String {
     }
 }
 
-fn accounts(gpus: &[GpuAccount]) -> Table {
-    let mut table = Table::new(&[
+/// The accounts; with the column for the overhead only where some is measured.
+fn accounts(gpus: &[GpuAccount], overhead: bool) -> Table {
+    let mut headings = vec![
         ("GPU", Align::Left),
         ("LIMIT", Align::Right),
         ("BOOKED", Align::Right),
         ("PENDING", Align::Right),
-        ("OVERHEAD", Align::Right),
-        ("CHARGED", Align::Right),
-        ("FREE", Align::Right),
-    ]);
+    ];
+    headings.extend(overhead.then_some(("OVERHEAD", Align::Right)));
+    headings.extend([("CHARGED", Align::Right), ("FREE", Align::Right)]);
+    let mut table = Table::new(&headings);
     for gpu in gpus {
-        table.row([
+        let mut cells = vec![
             gpu.key.to_string(),
             limit_text(gpu.limit),
             bytes_text(gpu.booked),
             bytes_text(gpu.pending),
-            known(gpu.overhead),
-            bytes_text(gpu.charged),
-            known(gpu.free),
-        ]);
+        ];
+        cells.extend(overhead.then(|| known(gpu.overhead)));
+        cells.extend([bytes_text(gpu.charged), known(gpu.free)]);
+        table.row(cells);
     }
     table
 }
@@ -281,10 +327,10 @@ pub(crate) fn messages(status: &Status) -> Vec<String> {
         let title = title(&removed.name, &removed.owner);
         let returned = match removed.returned {
             none if none.processes == 0 => String::new(),
-            some => format!("{}, ", returned_text(some.bytes, some.processes)),
+            some => format!(" ({})", returned_text(some.bytes, some.processes)),
         };
         messages.push(format!(
-            "{title}: {returned}removed because no process uses it"
+            "{title}: tidied away, as no process uses it any more{returned}"
         ));
     }
     for unusable in &status.unusable {
@@ -323,7 +369,10 @@ fn returned_text(bytes: u64, processes: usize) -> String {
     } else {
         "processes"
     };
-    format!("returned {} of {processes} dead {noun}", bytes_text(bytes))
+    format!(
+        "{} of {processes} ended {noun} given back",
+        bytes_text(bytes)
+    )
 }
 
 #[cfg(test)]

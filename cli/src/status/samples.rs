@@ -85,11 +85,30 @@ fn budget(name: &str, owner: Owner, gpus: Vec<GpuAccount>, processes: Vec<Proces
     }
 }
 
-/// Nothing is running.
+/// Nothing is running, and root asks.
 pub(crate) fn empty() -> Status {
     Status {
         now: NOW,
+        sees_all: true,
         ..Status::default()
+    }
+}
+
+/// Nothing is running on a machine with GPUs, of which one has no name and tells nothing.
+pub(crate) fn idle() -> Status {
+    let board = |key, name: &str, vram, used| Board {
+        key,
+        name: name.to_owned(),
+        vram,
+        used,
+        promised: 0,
+    };
+    Status {
+        boards: vec![
+            board(FIRST, "AMD Instinct MI210", Some(64 * GIB), Some(12 * MIB)),
+            board(SECOND, "", None, None),
+        ],
+        ..empty()
     }
 }
 
@@ -140,6 +159,13 @@ pub(crate) fn busy() -> Status {
                 processes: 2,
                 bytes: 3 * GIB + 1,
             },
+        }],
+        boards: vec![Board {
+            key: FIRST,
+            name: String::from("AMD Instinct MI210"),
+            vram: Some(64 * GIB),
+            used: Some(3 * GIB),
+            promised: 4 * GIB,
         }],
         ..Status::default()
     }

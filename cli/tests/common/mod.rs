@@ -2,11 +2,17 @@
 //! ledgers, a library to preload.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use hipflex_ledger::Place;
+use nix::unistd::geteuid;
 use tempfile::TempDir;
+
+/// The user without any privileges, where tests are run by root.
+const NOBODY: u32 = 65_534;
 
 /// A machine, its ledgers and a library, all in one temporary directory.
 pub(crate) struct Bench {
@@ -53,11 +59,12 @@ impl Bench {
         Place::new(self.path("ledgers"), false)
     }
 
-    /// A library without content, made by the linker that Rust needs anyway.
+    /// A library that has the functions of libhipflex.so and limits nothing, made by the linker that
+    /// Rust needs anyway.
     pub(crate) fn library(&self) -> PathBuf {
         let path = self.path("libhipflex.so");
         if !path.exists() {
-            link(&path, &[]);
+            link(&path, STUB, &[]);
         }
         path
     }
@@ -72,6 +79,9 @@ impl Bench {
             "FH_FAIL_MODE",
             "FH_ENABLE_HOOKS",
             "FH_SHM_SHARED",
+            "FH_HIP_LIB_PATH",
+            "FH_LOG_PATH",
+            "FH_ENABLE_LOG",
             "LD_PRELOAD",
         ] {
             command.env_remove(variable);
@@ -83,25 +93,53 @@ impl Bench {
         command
     }
 
+    /// Another user than root, if it is root who runs this test: `hipflex` as that user. The program
+    /// and the library are where every user reaches them.
+    pub(crate) fn hipflex_without_privileges(&self, arguments: &[&str]) -> Command {
+        let like = self.hipflex(arguments);
+        let mut command = self.command_without_privileges(Path::new(like.get_program()));
+        command.args(arguments).stdin(Stdio::null());
+        for (name, value) in like.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    }
+
+    /// A copy of a program where every user reaches it, to be started by another user than root.
+    pub(crate) fn command_without_privileges(&self, program: &Path) -> Command {
+        let copy = self.path("program-for-all");
+        fs::copy(program, &copy).unwrap();
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.directory.path(), open).unwrap();
+        let mut command = Command::new(copy);
+        if geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    }
+
     /// Runs `hipflex` to its end.
     pub(crate) fn output(&self, arguments: &[&str]) -> Output {
         self.hipflex(arguments).output().unwrap()
     }
 }
 
-/// Links an empty shared object, with these libraries as its needs.
-pub(crate) fn link(path: &Path, needs: &[&Path]) {
+/// The functions of libhipflex.so, without what they do. Nobody who looks up a symbol finds one:
+/// programs have to live with that, and the few here do.
+pub(crate) const STUB: &str = "int hipMalloc(void **p, unsigned long n) { return 2; }
+    int hipFree(void *p) { return 0; }
+    void *dlsym(void *library, const char *name) { return 0; }";
+
+/// Links a shared object of this C source, with these libraries as its needs.
+pub(crate) fn link(path: &Path, source: &str, needs: &[&Path]) {
+    let file = path.with_extension("c");
+    fs::write(&file, source).unwrap();
     let mut cc = Command::new("cc");
-    cc.args([
-        "-shared",
-        "-nostdlib",
-        "-Wl,--no-as-needed",
-        "-x",
-        "c",
-        "/dev/null",
-        "-x",
-        "none",
-    ]);
+    cc.args(["-shared", "-nostdlib", "-Wl,--no-as-needed"])
+        .arg(&file);
     let status = cc.args(needs).arg("-o").arg(path).status().unwrap();
     assert!(status.success(), "cc: {status}");
 }

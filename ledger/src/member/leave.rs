@@ -7,6 +7,9 @@ use crate::slot::State;
 use crate::sync::Ordering;
 use crate::sys::{self, Keeper};
 
+/// How often it is looked whether other threads have ended what they are doing.
+const TURNS: u32 = 32;
+
 /// Why [`Member::leave`] did not release the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stayed {
@@ -32,9 +35,9 @@ impl Member {
         if !self.claimed.swap(&slot.claim, clearing) {
             return Err(Stayed::NotAMember);
         }
-        // Whoever comes later sees that the slot is being cleared and keeps out. Of those who were
-        // inside before, what they did is seen when they have gone.
-        if !self.gate.is_empty() || !self.is_idle() {
+        // Whoever comes later sees that the slot is being cleared and keeps out. Those who were inside
+        // before are given a moment to go; what they did is seen then.
+        if !self.others_go() || !self.is_idle() {
             clearing.swap(&slot.claim, self.claimed);
             return Err(Stayed::InUse);
         }
@@ -61,6 +64,16 @@ impl Member {
             sys::close(owner.fd);
         }
         Ok(())
+    }
+
+    /// Waits a little for the operations under way to end; whether they have.
+    fn others_go(&self) -> bool {
+        (0..TURNS).any(|_| {
+            self.gate.is_empty() || {
+                std::thread::yield_now();
+                false
+            }
+        })
     }
 
     fn is_idle(&self) -> bool {

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Member, PATIENCE, Reservation};
+use super::{Member, Reservation};
 use crate::account::Refusal;
 use crate::denial::{Denial, DenialReason};
 use crate::file::now;
 use crate::kind::Kind;
 use crate::limit::Limit;
 use crate::reap::Scan;
-use crate::slot::State;
 
 /// How often a request is tried again while only reservations of others are in its way.
 const RETRIES: u32 = 16;
@@ -37,28 +36,24 @@ impl Member {
         let Some(this) = self.gpus.get(gpu) else {
             return Err(refused(DenialReason::UnknownGpu, bytes));
         };
-        let Some(_inside) = self.enter(false) else {
-            return Err(refused(DenialReason::NotAMember, bytes));
-        };
+        let not_a_member = || refused(DenialReason::NotAMember, bytes);
+        let mut inside = self.enter(false).ok_or_else(not_a_member)?;
         let Some(account) = self.account(this) else {
-            return Err(refused(DenialReason::NotAMember, bytes));
+            return Err(not_a_member());
         };
         let mut reaped = false;
         let mut retries: u32 = 0;
-        let mut looks: u32 = 0;
         loop {
             let limit = self.limit_on(this, &account);
             let (totals, only_pending) = match account.try_reserve(bytes, limit) {
                 Ok(()) => return Ok(()),
                 Err(Refusal::TooLarge) => return Err(refused(DenialReason::TooLarge, bytes)),
                 Err(Refusal::NotAMember) => {
-                    // A thread that leaves looks once more whether anything is held. It may stay.
-                    if self.state() == State::Clearing && looks < PATIENCE {
-                        looks = looks.saturating_add(1);
-                        std::thread::yield_now();
-                        continue;
-                    }
-                    return Err(refused(DenialReason::NotAMember, bytes));
+                    // A thread that leaves waits for this one to go out before it looks once more
+                    // whether anything is held. It may stay.
+                    drop(inside);
+                    inside = self.enter(false).ok_or_else(not_a_member)?;
+                    continue;
                 }
                 Err(Refusal::OverLimit {
                     totals,

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use kfd_emulator::Node;
 use kfd_emulator::node::Builder;
 
+use crate::environment;
 use crate::paths;
 use crate::program::{self, Access};
 use crate::runtime::{self, Runtime};
@@ -44,7 +45,9 @@ impl Bench {
 
     /// A command that will run in the node, without hipflex.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
-        self.node.command(program.as_ref())
+        let mut command = self.node.command(program.as_ref());
+        environment::without_cargo_libraries(&mut command);
+        command
     }
 
     /// One of the programs of `tests/programs`, to run in the node without hipflex.

@@ -7,6 +7,7 @@
 
 pub mod bench;
 mod each;
+pub mod environment;
 pub mod paths;
 pub mod program;
 pub mod runtime;

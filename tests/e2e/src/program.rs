@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::paths;
-use crate::runtime::Runtime;
+use crate::runtime::{self, Runtime};
 
 /// How a program comes to HIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub fn build(name: &str, runtime: &Runtime, access: Access) -> Result<PathBuf> {
     let folder = paths::programs().join(&runtime.suite);
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let program = folder.join(format!("{name}-{}", access.suffix()));
-    if is_newer(&program, &sources)? {
+    if is_newer(&program, &sources, &runtime.root.join(runtime::DESCRIPTION))? {
         return Ok(program);
     }
     // Tests run side by side: build under a name of our own and move it into place.
@@ -152,11 +152,15 @@ fn opened_later(runtime: &Runtime, loader: &Path) -> Result<Vec<String>> {
     Ok(libraries)
 }
 
-/// Is `program` newer than every file in `sources`?
-fn is_newer(program: &Path, sources: &Path) -> Result<bool> {
-    let Ok(built) = fs::metadata(program).and_then(|m| m.modified()) else {
+/// Is `program` newer than every file in `sources`, and than the runtime which it was built for?
+fn is_newer(program: &Path, sources: &Path, description: &Path) -> Result<bool> {
+    let modified = |path: &Path| fs::metadata(path).and_then(|m| m.modified());
+    let Ok(built) = modified(program) else {
         return Ok(false);
     };
+    if modified(description).is_ok_and(|fetched| fetched >= built) {
+        return Ok(false);
+    }
     for entry in fs::read_dir(sources)? {
         if entry?.metadata()?.modified()? >= built {
             return Ok(false);

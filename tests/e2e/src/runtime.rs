@@ -1,7 +1,7 @@
 //! The ROCm runtimes that were fetched: which there are, and how a program runs on one.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,15 @@ impl Runtime {
         )
     }
 
+    /// Completes the paths of a description, which are relative to its folder.
+    fn place(&mut self, folder: &Path) {
+        self.root = folder.to_path_buf();
+        self.loader = self.loader.take().map(|loader| folder.join(loader));
+        for dir in &mut self.library_dirs {
+            *dir = folder.join(&*dir);
+        }
+    }
+
     /// The first number of the version: 5, 6, 7.
     pub fn major(&self) -> u32 {
         self.version
@@ -127,12 +136,13 @@ pub fn fetched() -> Result<Vec<Runtime>> {
         }
         let text = fs::read_to_string(&description)
             .with_context(|| format!("cannot read {}", description.display()))?;
-        let runtime: Runtime = serde_json::from_str(&text).with_context(|| {
+        let mut runtime: Runtime = serde_json::from_str(&text).with_context(|| {
             format!(
                 "{} is damaged: remove its folder and fetch again",
                 description.display()
             )
         })?;
+        runtime.place(description.parent().unwrap_or(&dir));
         found.push(runtime);
     }
     found.sort_by_key(|r| (r.generation(), r.version.clone()));

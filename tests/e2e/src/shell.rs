@@ -1,9 +1,10 @@
 //! A running `hipsh`: the tests and the demo tell it line by line what to do with HIP.
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::os::fd::AsRawFd;
+use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ pub struct Shell {
     child: Child,
     stdin: Option<ChildStdin>,
     replies: Receiver<String>,
-    messages: Arc<Mutex<String>>,
+    /// The pipe, and what has been read from it.
+    stderr: RefCell<(ChildStderr, Vec<u8>)>,
 }
 
 impl Shell {
@@ -44,7 +46,8 @@ impl Shell {
             .with_context(|| format!("cannot start {:?}", command.get_program()))?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().context("no stdout")?;
-        let mut stderr = child.stderr.take().context("no stderr")?;
+        let stderr = child.stderr.take().context("no stderr")?;
+        do_not_wait(&stderr)?;
         let (sender, replies) = channel();
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -53,22 +56,11 @@ impl Shell {
                 }
             }
         });
-        let messages = Arc::new(Mutex::new(String::new()));
-        let collected = Arc::clone(&messages);
-        thread::spawn(move || {
-            let mut piece = [0; 4096];
-            while let Ok(n @ 1..) = stderr.read(&mut piece) {
-                let text = String::from_utf8_lossy(piece.get(..n).unwrap_or_default()).into_owned();
-                if let Ok(mut all) = collected.lock() {
-                    all.push_str(&text);
-                }
-            }
-        });
         let mut shell = Shell {
             child,
             stdin,
             replies,
-            messages,
+            stderr: RefCell::new((stderr, Vec::new())),
         };
         let greeting = shell.reply("starting")?;
         if greeting != "ready" {
@@ -161,14 +153,12 @@ impl Shell {
         }
     }
 
-    /// What it has written to stderr so far.
+    /// What it has written to stderr so far. All that it wrote before its last reply is there.
     pub fn messages(&self) -> String {
-        // What was just written may still be on its way through the pipe.
-        thread::sleep(Duration::from_millis(20));
-        self.messages
-            .lock()
-            .map(|text| text.clone())
-            .unwrap_or_default()
+        let (pipe, all) = &mut *self.stderr.borrow_mut();
+        // Ends with "would block", or with the end of the pipe; what came before is kept.
+        let _ = pipe.read_to_end(all);
+        String::from_utf8_lossy(all).into_owned()
     }
 
     /// Its process id, as the host counts.
@@ -194,6 +184,16 @@ impl Shell {
         self.tell(how)?;
         Ok(self.child.wait()?)
     }
+}
+
+/// Reading gives what is there, and never waits.
+fn do_not_wait(pipe: &ChildStderr) -> Result<()> {
+    // SAFETY: fcntl with F_SETFL has no pointer arguments; the descriptor is open.
+    let result = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    if result < 0 {
+        return Err(std::io::Error::last_os_error()).context("cannot make the pipe non-blocking");
+    }
+    Ok(())
 }
 
 impl Drop for Shell {

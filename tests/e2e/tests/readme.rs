@@ -78,9 +78,30 @@ fn every_command_runs() -> Result<()> {
 fn every_variable_and_page_exists() -> Result<()> {
     let root = paths::workspace();
     let readme = fs::read_to_string(root.join("README.md"))?;
+    let capture = readme
+        .split("<!-- capture: demo -->")
+        .nth(1)
+        .context("no capture")?;
+    let capture = capture.split("## ").next().unwrap_or_default();
+    ensure!(
+        capture.lines().count() > 20,
+        "the capture of the demo is empty"
+    );
+    ensure!(
+        capture.contains("Every step did what it says."),
+        "{capture}"
+    );
     let mut links = 0;
     for link in readme.split("](").skip(1) {
         let target = link.split(')').next().unwrap_or_default();
+        if let Some(anchor) = target.strip_prefix('#') {
+            let heading = format!("## {}", anchor.replace('-', " "));
+            ensure!(
+                readme.to_lowercase().contains(&heading),
+                "no heading for #{anchor}"
+            );
+            continue;
+        }
         ensure!(
             root.join(target).exists(),
             "the README leads to {target}, which is not there"

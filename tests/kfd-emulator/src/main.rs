@@ -1,11 +1,13 @@
 //! `kfd-emulator`: runs a program with an emulated AMD GPU.
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::{ExitCode, ExitStatus};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitCode, ExitStatus};
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use kfd_emulator::Node;
 use kfd_emulator::node::{self, Config};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 /// What installing a second seccomp listener fails with.
 const EBUSY: i32 = nix::errno::Errno::EBUSY as i32;
@@ -55,7 +57,10 @@ fn run(config: Config, command: &[std::ffi::OsString]) -> anyhow::Result<ExitCod
         anyhow::bail!("no program to run");
     };
     let node = Node::builder().config(config).start()?;
-    let status = match node.command(program).args(arguments).status() {
+    let mut command = node.command(program);
+    command.args(arguments);
+    leave_keyboard_signals_to(&mut command)?;
+    let status = match command.status() {
         Ok(status) => exit_code(status),
         Err(error) => {
             eprintln!("kfd-emulator: cannot run {}: {error}", program.display());
@@ -69,8 +74,35 @@ fn run(config: Config, command: &[std::ffi::OsString]) -> anyhow::Result<ExitCod
             ExitCode::from(if missing { 127 } else { 126 })
         }
     };
-    drop(node);
+    if let Err(error) = node.stop() {
+        eprintln!("kfd-emulator: {error:#}");
+        // A program that did well must not hide that others are left.
+        if status == ExitCode::SUCCESS {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
     Ok(status)
+}
+
+/// Ignores what Ctrl-C and Ctrl-\ at a terminal send while the program runs, as shells do: they go
+/// to the program too, which may handle them and go on, and needs its node for that. The program
+/// itself starts with what this process was started with.
+fn leave_keyboard_signals_to(command: &mut Command) -> anyhow::Result<()> {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+        // SAFETY: ignoring a signal runs no code of this program.
+        let before = unsafe { sigaction(signal, &ignore) }
+            .with_context(|| format!("cannot ignore {signal}"))?;
+        let restore = move || {
+            // SAFETY: the action is one that the kernel returned: this process had no handler.
+            unsafe { sigaction(signal, &before) }?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec the closure makes one system call, which is
+        // async-signal-safe, on a value that was computed before.
+        unsafe { command.pre_exec(restore) };
+    }
+    Ok(())
 }
 
 /// As shells do it: the program's own status, or 128 and the signal that killed it.

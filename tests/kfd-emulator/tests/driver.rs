@@ -293,3 +293,58 @@ fn commands_of_a_node_run_where_they_were_started() {
     assert_eq!(inside(node.command("pwd").current_dir("/usr")), "/usr");
     assert!(inside(&mut node.command("lsmod")).contains("amdgpu"));
 }
+
+/// Arguments may point into memory whose pages the node itself, or nobody, would have to fill.
+#[test]
+fn a_client_whose_memory_does_not_come_holds_up_no_other() {
+    let node = start_or_skip!(Node::builder().vram(GIB));
+    let mut client = Client::open(&node);
+    let handle = client.ok("alloc 4096");
+    for file in [
+        "/sys/class/drm/renderD128/device/mem_info_vram_used",
+        "/dev/kfd-emulator/mark",
+    ] {
+        assert_eq!(
+            client.ask(&format!("map-from-file {handle} {file}")),
+            Err(libc::EFAULT),
+            "{file}"
+        );
+    }
+    // More than the server has threads for requests.
+    let mut stalled: Vec<Client> = (0..6).map(|_| Client::open(&node)).collect();
+    for client in &mut stalled {
+        let handle = client.ok("alloc 4096");
+        client.send(&format!("map-from-nowhere {handle}"));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let since = Instant::now();
+    client.ok(&format!("map {handle}"));
+    client.ok(&format!("unmap {handle}"));
+    client.ok(&format!("free {handle}"));
+    assert!(
+        since.elapsed() < Duration::from_millis(800),
+        "{:?}",
+        since.elapsed()
+    );
+    assert_eq!(node.control().state().unwrap().processes.len(), 7);
+    for client in &mut stalled {
+        assert_eq!(client.answer(), Err(libc::EFAULT));
+    }
+    // One that is killed, and a node that ends, do not wait for it either.
+    let handle = client.ok("alloc 4096");
+    client.send(&format!("map-from-nowhere {handle}"));
+    std::thread::sleep(Duration::from_millis(100));
+    node.stop().unwrap();
+    client.process.wait().unwrap();
+}
+
+#[test]
+fn devices_cannot_be_read_or_written() {
+    let node = start_or_skip!(Node::builder().vram(GIB));
+    let mut client = Client::open(&node);
+    let handle = client.ok("alloc 4096");
+    client.ok(&format!("poke {handle} 7"));
+    let refused = libc::EINVAL.to_string();
+    assert_eq!(client.ok("read-write"), [&*refused; 4].join(" "));
+    assert_eq!(client.ok(&format!("peek {handle}")), "7");
+}

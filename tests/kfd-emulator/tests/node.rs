@@ -2,56 +2,69 @@
 
 mod common;
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Client, GIB, MIB, is_alive, vram_of, wait_until};
 use kfd_emulator::{Inject, Node};
 
-/// What of this machine a node must not change: its mounts, and what is in some directories.
-fn host() -> (String, Vec<BTreeSet<String>>) {
+/// What a node could leave on this machine: mounts of its own, and files that it or its programs
+/// make. All else is other programs' affair, which run at the same time.
+fn traces_on_the_host() -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let directories = [
-        "/dev",
-        "/dev/shm",
-        "/sys/class",
-        "/sys/module",
-        "/sys/fs/cgroup",
-        "/etc",
-    ];
-    let names = |directory| {
-        let entries = std::fs::read_dir(directory).unwrap();
-        entries
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect()
-    };
-    (mounts, directories.into_iter().map(names).collect())
+    let ours = mounts.lines().filter(|line| line.contains("kfd-emulator"));
+    let mut found: Vec<String> = ours.map(str::to_owned).collect();
+    for (directory, names) in [
+        ("/dev", &["kfd-emulator"][..]),
+        ("/dev/shm", &[SHARED, "fuse", "run", "dev", "sys", "etc"]),
+        ("/sys/fs/cgroup", &[CGROUP]),
+        ("/etc", &["ld.so.preload"]),
+        ("/sys/module", &["amdgpu"]),
+        ("/sys/class", &["kfd"]),
+    ] {
+        let paths = names.iter().map(|name| Path::new(directory).join(name));
+        found.extend(
+            paths
+                .filter(|p| p.exists())
+                .map(|p| p.display().to_string()),
+        );
+    }
+    found
 }
+
+/// What the test's client makes inside the node. No other program has such names.
+const SHARED: &str = "kfd_emulator_test_shared";
+const CGROUP: &str = "kfd_emulator_test_cgroup";
 
 #[test]
 fn the_host_is_not_touched() {
-    let before = host();
+    // What is there before has other reasons: a GPU, a preloaded library.
+    let before = traces_on_the_host();
     for inject in [Inject::Seccomp, Inject::Preload] {
         let node = start_or_skip!(Node::builder().gpus(2).inject(inject));
         let mut client = Client::open(&node);
-        client.ok("touch /dev/shm/hsakmt_shared_mem");
+        client.ok(&format!("touch /dev/shm/{SHARED}"));
         client.ok("touch /dev/kfd-emulator/cache/x");
-        client.ok("read /dev/shm/hsakmt_shared_mem");
-        let cgroup = client.ask("touch /sys/fs/cgroup/x");
+        client.ok(&format!("read /dev/shm/{SHARED}"));
+        let cgroup = client.ask(&format!("touch /sys/fs/cgroup/{CGROUP}"));
         assert!(
             matches!(cgroup, Err(libc::EROFS | libc::EACCES | libc::EPERM)),
             "{cgroup:?}"
         );
-        assert_eq!(host(), before, "while a node runs with {inject}");
+        assert_eq!(
+            traces_on_the_host(),
+            before,
+            "while a node runs with {inject}"
+        );
         let server = node.server_pid();
         drop(node);
         assert!(!is_alive(server));
         wait_until("the client's end", || {
             client.process.try_wait().unwrap().is_some()
         });
-        assert_eq!(host(), before, "after a node with {inject}");
+        assert_eq!(traces_on_the_host(), before, "after a node with {inject}");
     }
 }
 
@@ -72,10 +85,7 @@ fn nodes_run_side_by_side() {
 
 #[test]
 fn many_threads_start_and_use_nodes() {
-    if let Some(reason) = kfd_emulator::node::missing() {
-        eprintln!("SKIPPED: {reason}");
-        return;
-    }
+    require_node!();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -149,10 +159,7 @@ fn a_program_may_run_as_another_user() {
 
 #[test]
 fn a_node_ends_with_the_process_that_made_it() {
-    if let Some(reason) = kfd_emulator::node::missing() {
-        eprintln!("SKIPPED: {reason}");
-        return;
-    }
+    require_node!();
     let mut parent = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
         .args(["node", "--", "sh", "-c", "echo $$; exec sleep 1000"])
         .stdout(Stdio::piped())
@@ -170,10 +177,7 @@ fn a_node_ends_with_the_process_that_made_it() {
 
 #[test]
 fn the_command_line_passes_the_status_on() {
-    if let Some(reason) = kfd_emulator::node::missing() {
-        eprintln!("SKIPPED: {reason}");
-        return;
-    }
+    require_node!();
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
             .arg("node")
@@ -197,4 +201,137 @@ fn the_command_line_passes_the_status_on() {
         message.contains("banana") && message.contains("4GiB"),
         "{message}"
     );
+}
+
+/// A program in the node that has left its leader's thread, and one in a namespace of its own.
+#[test]
+fn programs_that_hide_end_with_their_node() {
+    let node = start_or_skip!(Node::builder());
+    let mut leaderless = Client::open(&node);
+    leaderless.ok("leave-leader");
+    let stat = format!("/proc/{}/stat", leaderless.pid());
+    wait_until("a leader that has ended", || {
+        std::fs::read_to_string(&stat).is_ok_and(|text| text.contains(") Z "))
+    });
+    let mut private = node
+        .command("unshare")
+        .args(["-m", "sleep", "1000"])
+        .spawn()
+        .unwrap();
+    let name = format!("/proc/{}/comm", private.id());
+    wait_until("its own namespace", || {
+        std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
+    });
+    node.stop().unwrap();
+    for process in [&mut leaderless.process, &mut private] {
+        assert!(
+            wait_until("the end", || process.try_wait().unwrap().is_some())
+                < Duration::from_secs(1)
+        );
+    }
+}
+
+#[test]
+fn who_opened_a_device_from_outside_is_no_program() {
+    let node = start_or_skip!(Node::builder());
+    let mut outside = Command::new("sleep")
+        .arg("1000")
+        .stdin(std::fs::File::open(node.path("/dev/kfd")).unwrap())
+        .spawn()
+        .unwrap();
+    let here = std::fs::File::open(node.path("/dev/kfd")).unwrap();
+    assert_eq!(node.control().state().unwrap().processes.len(), 1);
+    node.stop().unwrap();
+    assert!(outside.try_wait().unwrap().is_none());
+    drop(here);
+    outside.kill().unwrap();
+    outside.wait().unwrap();
+}
+
+#[test]
+fn a_proc_of_another_pid_namespace_is_refused() {
+    require_node!();
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", env!("CARGO_BIN_EXE_kfd-emulator")])
+        .args(["node", "--", "true"])
+        .output()
+        .unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("--mount-proc"), "{message}");
+    let status = Command::new("unshare")
+        .args([
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            env!("CARGO_BIN_EXE_kfd-emulator"),
+        ])
+        .args(["node", "--", "true"])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+/// The server opens files of its own mount for its clients. Killed meanwhile, it must still end, and
+/// so must they.
+#[test]
+fn a_killed_server_leaves_nothing_that_cannot_be_killed() {
+    for round in 0..8 {
+        let node = start_or_skip!(Node::builder().vram(GIB));
+        let mut client = Client::open(&node);
+        let handle = client.ok("alloc 4096");
+        client.send(&format!("export-forever {handle}"));
+        std::thread::sleep(Duration::from_millis(5 + 3 * round));
+        let server = nix::unistd::Pid::from_raw(node.server_pid() as i32);
+        nix::sys::signal::kill(server, nix::sys::signal::SIGKILL).unwrap();
+        let since = std::time::Instant::now();
+        node.stop().unwrap();
+        client.process.wait().unwrap();
+        assert!(since.elapsed() < Duration::from_secs(3), "{round}");
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_while_it_starts_ends() {
+    require_node!();
+    for round in 0..8 {
+        let mut server = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
+            .arg("serve")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(2 * round));
+        server.kill().unwrap();
+        wait_until("its end", || server.try_wait().unwrap().is_some());
+    }
+}
+
+/// Ctrl-C goes to everything at the terminal. The program may handle it and go on.
+#[test]
+fn a_program_that_handles_an_interrupt_keeps_its_node() {
+    require_node!();
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    let script = "trap 'cat /sys/class/kfd/kfd/topology/nodes/1/gpu_id; exit 5' INT
+                  echo ready; while :; do sleep 0.05; done";
+    let mut parent = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
+        .args(["node", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(parent.stdout.take().unwrap()).lines();
+    assert_eq!(output.next().unwrap().unwrap(), "ready");
+    let group = nix::unistd::Pid::from_raw(parent.id() as i32);
+    nix::sys::signal::killpg(group, nix::sys::signal::SIGINT).unwrap();
+    let gpu_id: u32 = output.next().unwrap().unwrap().parse().unwrap();
+    assert_ne!(gpu_id, 0);
+    assert_eq!(parent.wait().unwrap().code(), Some(5));
+    // One that does not handle it dies of it.
+    let status = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
+        .args(["node", "--", "sh", "-c", "kill -INT $$"])
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(130));
 }

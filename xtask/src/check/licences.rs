@@ -2,14 +2,14 @@
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use spdx::{Expression, LicenseReq, ParseMode};
 
 use crate::cargo::cargo;
 
 /// Licences whose terms a distribution under Apache-2.0 can fulfil by naming them.
-const ACCEPTED: [&str; 12] = [
+const ACCEPTED: [&str; 11] = [
     "0BSD",
     "Apache-2.0",
-    "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",
     "BSD-3-Clause",
     "BSL-1.0",
@@ -66,16 +66,17 @@ pub(super) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Whether one choice which the expression offers is made of accepted licences only.
+/// Whether one choice which the expression offers is made of accepted licences only. Exceptions
+/// (`WITH`) only ever permit more.
 fn is_accepted(expression: &str) -> bool {
-    // `/` is the old way to write OR. AND binds tighter than OR, and crates use parentheses only
-    // around one of the two, where taking them away asks for no less than the expression does.
-    let plain = expression.replace(['(', ')'], " ").replace('/', " OR ");
-    plain.split(" OR ").any(|choice| {
-        choice
-            .split(" AND ")
-            .all(|licence| ACCEPTED.contains(&licence.trim()))
-    })
+    let accepted = |asked: &LicenseReq| {
+        asked
+            .license
+            .id()
+            .is_some_and(|licence| ACCEPTED.contains(&licence.name))
+    };
+    Expression::parse_mode(expression, ParseMode::LAX)
+        .is_ok_and(|expression| expression.evaluate(accepted))
 }
 
 #[cfg(test)]
@@ -84,16 +85,27 @@ mod tests {
 
     #[test]
     fn one_accepted_choice_is_enough() {
-        assert!(is_accepted("MIT OR Apache-2.0"));
-        assert!(is_accepted("MIT/Apache-2.0"));
-        assert!(is_accepted("GPL-3.0-only OR MIT"));
-        assert!(is_accepted("(MIT OR Apache-2.0) AND Unicode-3.0"));
+        for expression in [
+            "MIT OR Apache-2.0",
+            "MIT/Apache-2.0",
+            "GPL-3.0-only OR MIT",
+            "(MIT OR Apache-2.0) AND Unicode-3.0",
+            "Apache-2.0 WITH LLVM-exception",
+        ] {
+            assert!(is_accepted(expression), "{expression}");
+        }
     }
 
     #[test]
     fn every_part_of_the_choice_must_be_accepted() {
-        assert!(!is_accepted("GPL-3.0-only"));
-        assert!(!is_accepted("MIT AND GPL-3.0-only"));
-        assert!(!is_accepted(""));
+        for expression in [
+            "GPL-3.0-only",
+            "MIT AND GPL-3.0-only",
+            "(MIT OR Apache-2.0) AND GPL-3.0-only",
+            "LicenseRef-secret",
+            "",
+        ] {
+            assert!(!is_accepted(expression), "{expression}");
+        }
     }
 }

@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::machine;
+
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// A package as one suite offers it.
@@ -31,10 +33,9 @@ impl Apt {
     /// it does not have.
     pub(super) fn new(state: &Path, suites: &[&str]) -> Result<Apt> {
         if !Path::new(KEYRING).exists() {
-            bail!(
-                "{KEYRING} is not there: the runtimes come from Debian's packages. On Debian and \
-                 Ubuntu `apt-get install debian-archive-keyring` brings it"
-            );
+            machine::install(&["debian-archive-keyring"]).with_context(|| {
+                format!("{KEYRING} is not there, and the runtimes come from Debian's packages")
+            })?;
         }
         for dir in ["lists/partial", "cache/archives/partial", "empty"] {
             let dir = state.join(dir);
@@ -164,23 +165,51 @@ impl Apt {
     }
 }
 
+/// Names another mirror of Debian, for a machine whose own apt has none.
+const MIRROR: &str = "HIPFLEX_DEBIAN_MIRROR";
+
 /// The mirror that the machine itself uses for Debian's packages.
 fn mirror() -> Result<String> {
-    let mut command = Command::new("apt-get");
-    command.args(["indextargets", "--format", "$(REPO_URI)"]);
-    let targets = run(&mut command, "ask apt for this machine's mirror")?;
-    // Security updates are a repository of their own, without the suites that are wanted here.
-    let uri = targets
-        .lines()
-        .map(str::trim)
-        .find(|l| l.contains("debian") && !l.contains("security") && !l.contains("ports"));
-    match uri {
-        Some(uri) => Ok(uri.to_string()),
-        None => bail!(
-            "apt's sources name no Debian mirror (`apt-get indextargets` shows them; after \
-             `apt-get update` they are listed)"
-        ),
+    if let Ok(mirror) = std::env::var(MIRROR) {
+        return Ok(mirror);
     }
+    if let Some(mirror) = configured_mirror()? {
+        return Ok(mirror);
+    }
+    // On a new machine apt knows its repositories only after it has looked at them once.
+    if machine::is_root() {
+        run(
+            Command::new("apt-get").args(["-qq", "update"]),
+            "fetch this machine's own package lists",
+        )?;
+        if let Some(mirror) = configured_mirror()? {
+            return Ok(mirror);
+        }
+    }
+    bail!(
+        "apt's sources name no Debian mirror (`apt-get indextargets` lists them, after \
+         `apt-get update`); {MIRROR}=URL names one"
+    )
+}
+
+/// The first repository of apt's that says it is Debian's own.
+fn configured_mirror() -> Result<Option<String>> {
+    let mut command = Command::new("apt-get");
+    command.args([
+        "indextargets",
+        "--format",
+        "$(ORIGIN) $(CODENAME) $(REPO_URI)",
+    ]);
+    let targets = run(&mut command, "ask apt for this machine's mirror")?;
+    Ok(targets.lines().find_map(debian_mirror))
+}
+
+/// The address in a line of origin, code name and address, if all of Debian is there. Security
+/// updates are a repository of their own, without the suites that are wanted.
+fn debian_mirror(target: &str) -> Option<String> {
+    let mut words = target.split_whitespace();
+    let (origin, codename, uri) = (words.next()?, words.next()?, words.next()?);
+    (origin == "Debian" && !codename.contains("security")).then(|| uri.to_string())
 }
 
 /// The numbers in a version, to tell the newer of two: 5.10 is newer than 5.9.
@@ -207,11 +236,24 @@ fn run(command: &mut Command, what: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::numbers;
+    use super::{debian_mirror, numbers};
 
     #[test]
     fn versions_compare_by_their_numbers() {
         assert!(numbers("5.10.1-2") > numbers("5.9.9-9"));
         assert!(numbers("7.2.4-1~exp1") > numbers("6.4.3-4"));
+    }
+
+    #[test]
+    fn only_debian_s_own_repository_is_a_mirror_of_it() {
+        let mirror = |line| debian_mirror(line);
+        assert_eq!(
+            mirror("Debian bookworm m:/debian/"),
+            Some("m:/debian/".into())
+        );
+        assert_eq!(mirror("Debian bookworm-security m:/debian-security/"), None);
+        assert_eq!(mirror("Vendor bookworm m:/linux/debian/"), None);
+        assert_eq!(mirror("Ubuntu noble m:/ubuntu/"), None);
+        assert_eq!(mirror(""), None);
     }
 }

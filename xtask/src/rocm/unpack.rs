@@ -1,6 +1,5 @@
 //! Unpacks downloaded packages into a folder, and finds out what has come.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,24 +30,23 @@ pub(super) fn all(archives: &[PathBuf], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What lies in `folder` now.
+/// What lies in `folder` now. The paths in it are relative to the folder.
 pub(super) fn describe(folder: &Path, suite: &str, package: &Package) -> Result<Runtime> {
     let library_dirs: Vec<_> = LIBRARY_DIRS
         .iter()
-        .map(|d| folder.join(d))
-        .filter(|d| d.is_dir())
+        .map(PathBuf::from)
+        .filter(|d| folder.join(d).is_dir())
         .collect();
     let soname = package.name.replace("libamdhip64-", "libamdhip64.so.");
-    if !library_dirs.iter().any(|d| d.join(&soname).exists()) {
+    if !library_dirs
+        .iter()
+        .any(|d| folder.join(d).join(&soname).exists())
+    {
         bail!("{} was unpacked, but brought no {soname}", package.name);
     }
-    let loader = library_dirs
-        .iter()
-        .map(|d| d.join("ld-linux-x86-64.so.2"))
-        .find(|p| p.exists());
+    let loader = library_dirs.iter().map(|d| d.join("ld-linux-x86-64.so.2"));
+    let loader = loader.into_iter().find(|p| folder.join(p).exists());
     let loader = loader.context("the packages brought no dynamic loader (libc6)")?;
-    let loader = fs::canonicalize(&loader)
-        .with_context(|| format!("cannot resolve {}", loader.display()))?;
     // Debian's version: epoch, upstream version, `+` or `~` for repackaging, `-` and a revision.
     let upstream = package.version.rsplit(':').next().unwrap_or_default();
     let version = upstream.split(['-', '+', '~']).next().unwrap_or_default();
@@ -56,7 +54,7 @@ pub(super) fn describe(folder: &Path, suite: &str, package: &Package) -> Result<
         version: version.into(),
         suite: suite.into(),
         package: format!("{} {}", package.name, package.version),
-        root: folder.to_path_buf(),
+        root: PathBuf::new(),
         library: soname,
         loader: Some(loader),
         library_dirs,

@@ -1,7 +1,5 @@
 //! The tiers of tests, and which of them cannot run here.
 
-use hipflex_e2e::runtime::Runtime;
-
 use crate::rocm::Fetched;
 
 /// The generations of HIP that the suites have a test for, as `hipflex_e2e::on_each_runtime`
@@ -30,17 +28,23 @@ impl Plan {
                 .iter()
                 .map(|why| format!("real runtimes: {why}")),
         );
+        if fetched.runtimes.is_empty() {
+            self.excluded.push("package(hipflex-e2e)".into());
+        }
         for generation in GENERATIONS {
             if fetched
                 .runtimes
                 .iter()
-                .map(Runtime::generation)
-                .any(|g| g == generation)
+                .any(|r| r.generation() == generation)
             {
                 continue;
             }
-            let name = format!("hip_{}_{}", generation / 100, generation % 100);
-            self.excluded.push(format!("test(/::{name}$/)"));
+            let (major, minor) = (generation / 100, generation % 100);
+            self.excluded
+                .push(format!("test(/::hip_{major}_{minor}$/)"));
+            self.skips.push(format!(
+                "HIP {major}.{minor}: no suite offers it any more, see above"
+            ));
         }
         for runtime in &fetched.runtimes {
             if !GENERATIONS.contains(&runtime.generation()) {
@@ -78,6 +82,12 @@ impl Plan {
         }
     }
 
+    /// What else cannot be looked at, if there is a reason.
+    pub(super) fn without(&mut self, what: &str, reason: Option<String>) {
+        self.skips
+            .extend(reason.map(|reason| format!("{what}: {reason}")));
+    }
+
     /// The expression for all that is run.
     pub(super) fn filter(&self) -> String {
         self.excluded.iter().fold("all()".to_string(), |all, out| {
@@ -113,7 +123,25 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use super::Plan;
+    use hipflex_e2e::runtime::Runtime;
+
+    use super::*;
+
+    fn fetched(versions: &[&str]) -> Fetched {
+        let runtime = |version: &&str| Runtime {
+            version: version.to_string(),
+            suite: String::new(),
+            package: String::new(),
+            root: "".into(),
+            library: String::new(),
+            loader: None,
+            library_dirs: vec![],
+        };
+        Fetched {
+            runtimes: versions.iter().map(runtime).collect(),
+            skipped: vec![],
+        }
+    }
 
     #[test]
     fn what_cannot_run_is_left_out_and_said() {
@@ -122,5 +150,30 @@ mod tests {
         plan.without_node(&["root".into()]);
         assert!(plan.filter().contains("not (package(hipflex-e2e))"));
         assert_eq!(plan.skips.len(), 1);
+        plan.without("nothing", None);
+        assert_eq!(plan.skips.len(), 1);
+    }
+
+    #[test]
+    fn a_generation_that_no_suite_offers_is_left_out_and_said() {
+        let mut plan = Plan::default();
+        plan.with_runtimes(&fetched(&["5.2.3", "5.7.1", "6.4.3", "7.2.4"]));
+        assert_eq!((plan.filter().as_str(), plan.skips.len()), ("all()", 0));
+        let mut plan = Plan::default();
+        plan.with_runtimes(&fetched(&["5.2.3", "5.7.1", "7.2.4", "8.0.0"]));
+        assert!(plan.filter().contains("hip_6_4"));
+        assert!(plan.skips.iter().any(|s| s.contains("HIP 6.4")));
+        assert!(
+            plan.skips.iter().any(|s| s.contains("HIP 8.0.0")),
+            "{:?}",
+            plan.skips
+        );
+    }
+
+    #[test]
+    fn without_any_runtime_no_suite_runs() {
+        let mut plan = Plan::default();
+        plan.with_runtimes(&fetched(&[]));
+        assert!(plan.filter().contains("package(hipflex-e2e)"));
     }
 }

@@ -15,16 +15,43 @@ fn views() {
     insta::assert_snapshot!("empty", all(&samples::empty()));
     insta::assert_snapshot!("busy", all(&samples::busy()));
     insta::assert_snapshot!("several", all(&samples::several()));
-    let only = Status {
-        only: Some(String::from("team")),
-        ..samples::empty()
+    insta::assert_snapshot!("idle", all(&samples::idle()));
+}
+
+#[test]
+fn nothing_to_show_is_told_by_who_asks() {
+    let asked = |sees_all, only: Option<&str>| {
+        render(&Status {
+            sees_all,
+            only: only.map(str::to_owned),
+            ..samples::idle()
+        })
     };
-    insta::assert_snapshot!("no_such_budget", render(&only));
+    insta::assert_snapshot!(
+        "no_budget",
+        [
+            asked(true, Some("team")),
+            asked(false, Some("team")),
+            asked(true, None),
+            asked(false, None),
+        ]
+        .join("----\n")
+    );
+}
+
+#[test]
+fn overhead_has_a_column_only_where_it_is_measured() {
+    let mut status = samples::busy();
+    assert!(render(&status).contains("OVERHEAD"));
+    for account in &mut status.budgets[0].gpus {
+        account.overhead = None;
+    }
+    assert!(!render(&status).contains("OVERHEAD"));
 }
 
 #[test]
 fn ordinary_figures_fit_80_columns() {
-    for status in [samples::busy(), samples::several()] {
+    for status in [samples::busy(), samples::several(), samples::idle()] {
         for line in render(&status).lines() {
             assert!(line.width() <= 80, "{} columns: {line}", line.width());
         }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command as Program;
@@ -68,6 +68,14 @@ impl Client {
             }
             ["map", handle] => self.map(number::MAP_MEMORY_TO_GPU, handle),
             ["unmap", handle] => self.map(number::UNMAP_MEMORY_FROM_GPU, handle),
+            // The same with the array in a file's pages, and in pages that never come.
+            ["map-from-file", handle, path] => {
+                let file = File::open(path).map_err(io_errno)?;
+                self.map_at(handle, in_pages_of(&file)?)
+            }
+            ["map-from-nowhere", handle] => self.map_at(handle, in_pages_that_never_come()?),
+            // read(2) and write(2) on the devices.
+            ["read-write"] => self.read_write(),
             ["available"] => {
                 let mut args = AvailableMemory {
                     gpu_id: self.gpu_id,
@@ -125,6 +133,13 @@ impl Client {
             }
             // Forks a child that only keeps what it has inherited.
             ["fork"] => fork(),
+            // Exports a buffer again and again, until that fails.
+            ["export-forever", handle] => loop {
+                let descriptor = self.obey(&["export", handle])?;
+                self.obey(&["close", &descriptor])?;
+            },
+            // Goes on in another thread only: the process's first one ends.
+            ["leave-leader"] => leave_leader(),
             // Becomes this program anew: everything that is close-on-exec is closed.
             ["exec"] => {
                 let error = Program::new("/proc/self/exe").exec();
@@ -195,6 +210,31 @@ impl Client {
         self.next_va += size.next_multiple_of(4096);
         self.buffers.insert(args.handle, (args.mmap_offset, size));
         Ok(args.handle.to_string())
+    }
+
+    /// MAP with the array of GPUs at an address.
+    fn map_at(&self, handle: &str, gpu_ids_pointer: u64) -> Answer {
+        let mut args = MapMemory {
+            handle: parse(handle)?,
+            gpu_ids_pointer,
+            gpus: 1,
+            done: 0,
+        };
+        self.ioctl(number::MAP_MEMORY_TO_GPU, &mut args)
+            .map(|()| args.done.to_string())
+    }
+
+    /// What reading and writing each device fails with.
+    fn read_write(&mut self) -> Answer {
+        let mut answers = Vec::new();
+        for file in [&mut self.kfd, &mut self.render] {
+            let file = file.as_mut().ok_or(Errno::EBADF)?;
+            for result in [file.read(&mut [0; 16]), file.write(&[1; 16])] {
+                let errno = result.map_or_else(|e| e.raw_os_error(), |_| Some(0));
+                answers.push(errno.unwrap_or(-1).to_string());
+            }
+        }
+        Ok(answers.join(" "))
     }
 
     fn map(&self, number: u8, handle: &str) -> Answer {
@@ -285,6 +325,61 @@ impl Client {
             }
         }
     }
+}
+
+fn io_errno(error: io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(0))
+}
+
+const ONE_PAGE: std::num::NonZeroUsize = std::num::NonZeroUsize::new(4096).unwrap();
+
+/// The address of a page of a file.
+fn in_pages_of(file: &File) -> Result<u64, Errno> {
+    // SAFETY: a new mapping at an address of the kernel's choice, that this program never uses.
+    let page = unsafe {
+        mmap(
+            None,
+            ONE_PAGE,
+            ProtFlags::PROT_READ,
+            MapFlags::MAP_PRIVATE,
+            file,
+            0,
+        )
+    }?;
+    Ok(page.as_ptr() as u64)
+}
+
+/// The address of a page that a userfaultfd would have to fill (linux/userfaultfd.h); whoever reads
+/// it waits.
+fn in_pages_that_never_come() -> Result<u64, Errno> {
+    const UFFDIO_API: u64 = 0xc018_aa3f;
+    const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+    const UFFD_API: u64 = 0xaa;
+    const MISSING: u64 = 1;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    let page = unsafe {
+        nix::sys::mman::mmap_anonymous(None, ONE_PAGE, ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE)
+    }?
+    .as_ptr() as u64;
+    // SAFETY: plain system call. The descriptor stays open as long as this program runs.
+    let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    let faults = Errno::result(faults)? as i32;
+    let mut api = [UFFD_API, 0, 0];
+    // SAFETY: the kernel reads and writes the struct uffdio_api, three 64-bit numbers.
+    Errno::result(unsafe { libc::ioctl(faults, UFFDIO_API, api.as_mut_ptr()) })?;
+    let mut range = [page, 4096, MISSING, 0];
+    // SAFETY: the same with struct uffdio_register, four 64-bit numbers. The page is not used here.
+    Errno::result(unsafe { libc::ioctl(faults, UFFDIO_REGISTER, range.as_mut_ptr()) })?;
+    Ok(page)
+}
+
+/// Ends the first thread, and leaves one that sleeps.
+fn leave_leader() -> Answer {
+    std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(1000)));
+    println!("ok");
+    // SAFETY: ends this thread, without unwinding; nothing waits for it or uses its stack.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    Err(Errno::EINVAL)
 }
 
 fn fork() -> Answer {

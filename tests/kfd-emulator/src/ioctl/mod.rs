@@ -34,6 +34,9 @@ pub enum Descriptor {
 }
 
 /// The process that an ioctl comes from.
+///
+/// An ioctl reads all memory of its caller that it needs before it changes anything: it may be run
+/// a second time when a read fails for now.
 pub trait Caller {
     /// Its thread-group id.
     fn pid(&self) -> u32;

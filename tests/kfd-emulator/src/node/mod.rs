@@ -10,7 +10,8 @@
 //! Inside, `/dev/kfd`, `/dev/dri` and the GPU's parts of `/sys` are the emulator's, `/dev/shm` and
 //! the runtimes' caches are private, and the cgroup root is read-only; all else is the host's, whose
 //! own mounts and files do not change. The node ends with its [`Node`], or with the process that
-//! made it, however that ends; programs that still run inside are killed then.
+//! made it, however that ends. Programs that still run inside are killed then: every process that has
+//! a mount of the node in its mount namespace, also in one that was made inside.
 
 mod config;
 mod enter;
@@ -23,7 +24,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Ready {
-    Ready,
+    Ready {
+        /// Number of the node's FUSE file system, by which its programs are known.
+        file_system: String,
+    },
     Error(String),
 }
 
@@ -81,6 +85,9 @@ pub fn missing() -> Option<String> {
         return Some(format!(
             "emulated nodes need Linux 6.9 (FUSE passthrough), this is {release}"
         ));
+    }
+    if let Err(error) = programs::check_proc() {
+        return Some(format!("emulated nodes cannot run here: {error:#}"));
     }
     // Only the thread that tries leaves its namespace, and ends.
     let tried = std::thread::spawn(|| unshare(CloneFlags::CLONE_NEWNS)).join();
@@ -188,13 +195,16 @@ impl Builder {
             .with_context(|| format!("cannot start {}", binary.display()))?;
         let answer = read_answer(&mut server);
         let ready = answer.and_then(|answer| match answer {
-            Ready::Ready => Ok(()),
+            Ready::Ready { file_system } => Ok(file_system),
             Ready::Error(reason) => Err(anyhow!(reason)),
         });
-        if let Err(error) = ready {
-            end(&mut server);
-            return Err(error.context("the emulated node did not start"));
-        }
+        let file_system = match ready {
+            Ok(file_system) => file_system,
+            Err(error) => {
+                end(&mut server);
+                return Err(error.context("the emulated node did not start"));
+            }
+        };
         let path = format!("/proc/{}/ns/mnt", server.id());
         let namespace = match File::open(&path) {
             Ok(file) => Arc::new(file.into()),
@@ -206,7 +216,9 @@ impl Builder {
         Ok(Node {
             server,
             namespace,
+            file_system,
             inject: self.config.inject,
+            is_over: false,
         })
     }
 }
@@ -245,20 +257,32 @@ fn find_binary() -> anyhow::Result<PathBuf> {
 /// ended by itself, and so has cleaned up.
 fn end(server: &mut Child) -> bool {
     drop(server.stdin.take());
-    let since = Instant::now();
-    while since.elapsed() < PATIENCE {
-        match server.try_wait() {
-            Ok(None) => std::thread::sleep(Duration::from_millis(2)),
-            Ok(Some(status)) => return status.success(),
-            Err(_) => return false,
+    match wait(server) {
+        Some(status) => status.success(),
+        None => {
+            eprintln!("the server of an emulated node did not end in {PATIENCE:?} and is killed");
+            if server.kill().is_err() || wait(server).is_none() {
+                eprintln!(
+                    "the server of an emulated node survived SIGKILL: {}",
+                    server.id()
+                );
+            }
+            false
         }
     }
-    eprintln!("the server of an emulated node did not end in {PATIENCE:?} and is killed");
-    if server.kill().is_ok() {
-        // Nothing more can be done about a child that cannot be waited for.
-        let _status = server.wait();
+}
+
+/// How a process ended; `None` when it does not in time.
+fn wait(process: &mut Child) -> Option<ExitStatus> {
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        match process.try_wait() {
+            Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+            Ok(ended) => return ended,
+            Err(_) => return None,
+        }
     }
-    false
+    None
 }
 
 /// A running node. Dropping it ends everything in it.
@@ -266,7 +290,9 @@ fn end(server: &mut Child) -> bool {
 pub struct Node {
     server: Child,
     namespace: Arc<std::os::fd::OwnedFd>,
+    file_system: String,
     inject: Inject,
+    is_over: bool,
 }
 
 impl Node {
@@ -304,12 +330,32 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Ends the node and everything in it, as dropping it does, and tells what went wrong.
+    ///
+    /// # Errors
+    /// When programs of the node survived SIGKILL: the kernel holds them.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        if std::mem::replace(&mut self.is_over, true) || end(&mut self.server) {
+            return Ok(());
+        }
+        // It was killed, or could not end them all.
+        let left = programs::end(&self.file_system);
+        if left.is_empty() {
+            return Ok(());
+        }
+        bail!("programs of the emulated node survived SIGKILL: {left:?}")
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
-        if !end(&mut self.server)
-            && let Ok(namespace) = nix::sys::stat::fstat(&*self.namespace)
-        {
-            programs::end(namespace.st_ino, Vec::new);
+        if let Err(error) = self.end() {
+            eprintln!("{error:#}");
         }
     }
 }

@@ -49,9 +49,9 @@ impl Scaffold {
         Ok(scaffold)
     }
 
-    /// A path in the scaffold.
+    /// A path in the scaffold, for the calling thread's table of descriptors.
     pub(super) fn path(&self, inside: impl AsRef<Path>) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd())).join(inside)
+        PathBuf::from(format!("/proc/thread-self/fd/{}", self.root.as_raw_fd())).join(inside)
     }
 
     /// Where the emulator's file tree is to be mounted.
@@ -239,7 +239,7 @@ fn overlay(lower: &Path, target: &Path, without: &[&Path]) -> Result<()> {
     .with_context(|| format!("cannot put an overlay over {}", target.display()))?;
     for (source, point) in kept {
         bind(
-            Path::new(&format!("/proc/self/fd/{}", source.as_raw_fd())),
+            Path::new(&format!("/proc/thread-self/fd/{}", source.as_raw_fd())),
             &point,
         )?;
     }

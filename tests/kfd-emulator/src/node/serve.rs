@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result};
 
@@ -13,8 +13,7 @@ use crate::inject::Inject;
 use crate::profile::{Profile, gpus};
 use crate::server::caller::DMABUF_DIRECTORY;
 use crate::server::seccomp::Injector;
-use crate::server::shared::Shared;
-use crate::server::{self, control, procfs};
+use crate::server::{self, apart, control, procfs};
 use crate::state::Options;
 use crate::sysfs::TreeOptions;
 use crate::trace::Trace;
@@ -22,37 +21,44 @@ use crate::trace::Trace;
 use super::mounts::Scaffold;
 use super::{CONTROL_SOCKET, Config, INJECT_SOCKET, Ready, programs};
 
+/// Exit status of a server that could not end all programs of its node.
+pub(super) const PROGRAMS_LEFT: i32 = 3;
+
 /// Builds a node, says on standard output that it is ready or why it is not, and serves it until
 /// standard input ends. Returns the exit status.
 pub fn serve(config: &Config) -> i32 {
+    end_on_panic();
     let started = start(config);
     let ready = match &started {
-        Ok(_) => Ready::Ready,
+        Ok(file_system) => Ready::Ready {
+            file_system: file_system.clone(),
+        },
         Err(error) => Ready::Error(format!("{error:#}")),
     };
     if let Err(error) = say(&ready) {
         eprintln!("kfd-emulator: nobody hears that the node is ready: {error}");
         return 1;
     }
-    let Ok(shared) = started else { return 1 };
+    let Ok(file_system) = started else { return 1 };
     // The parent never writes; it lives as long as this read lasts.
     let mut nothing = [0];
     while matches!(io::stdin().read(&mut nothing), Ok(1..)) {}
-    // Those in this namespace, and those that use the GPU from a namespace of their own.
-    let users = || {
-        shared
-            .driver()
-            .processes
-            .values()
-            .map(|p| p.opener.pid)
-            .collect()
-    };
-    let namespace = programs::namespace_of(std::process::id()).unwrap_or_default();
-    let left = programs::end(namespace, users);
+    let left = programs::end(&file_system);
     if !left.is_empty() {
         eprintln!("kfd-emulator: programs of the node survived SIGKILL: {left:?}");
+        return PROGRAMS_LEFT;
     }
     0
+}
+
+/// Makes a panic in any thread end the process: a node that has lost a part of itself must not look
+/// as if it worked.
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 fn say(ready: &Ready) -> io::Result<()> {
@@ -62,7 +68,9 @@ fn say(ready: &Ready) -> io::Result<()> {
     io::stdout().flush()
 }
 
-fn start(config: &Config) -> Result<Arc<Shared>> {
+/// Starts everything, and returns the number of the node's FUSE file system.
+fn start(config: &Config) -> Result<String> {
+    programs::check_proc()?;
     let gpus = gpus(Profile::by_name(&config.gpu)?, config.gpus, config.vram)?;
     let trace = match &config.trace {
         None => Trace::default(),
@@ -95,21 +103,51 @@ fn start(config: &Config) -> Result<Arc<Shared>> {
         .context("cannot mount the emulator's files with FUSE")?;
     // Dropping it would unmount what programs in the node use; the namespace's end does that.
     std::mem::forget(session);
-    scaffold.build(library.as_deref())?;
 
-    let run = PathBuf::from(super::NODE_DIRECTORY);
-    let listener = listen(&run.join(CONTROL_SOCKET))?;
-    let controlled = Arc::clone(&shared);
-    spawn("control", move || control::run(&controlled, &listener))?;
-    if config.inject == Inject::Seccomp {
-        let listener = listen(&run.join(INJECT_SOCKET))?;
-        let injector = Injector {
-            shared: Arc::clone(&shared),
-            dmabufs: run.join(DMABUF_DIRECTORY),
+    // What looks at the mounted files does it without /dev/fuse (see `apart`): first the mounts,
+    // then the injector.
+    let (say, built) = mpsc::channel();
+    let injector = Injector {
+        shared: Arc::clone(&shared),
+        dmabufs: run().join(DMABUF_DIRECTORY),
+    };
+    let seccomp = config.inject == Inject::Seccomp;
+    spawn("inject", move || {
+        let listener = build(&scaffold, library.as_deref(), seccomp);
+        let (result, listener) = match listener {
+            Ok((file_system, listener)) => (Ok(file_system), listener),
+            Err(error) => (Err(error), None),
         };
-        spawn("inject", move || Arc::new(injector).run(&listener))?;
-    }
-    Ok(shared)
+        // Should the receiver be gone, so is the server.
+        let _ended = say.send(result);
+        if let Some(listener) = listener {
+            Arc::new(injector).run(&listener);
+        }
+    })?;
+    let file_system = built.recv().context("the thread that mounts has ended")??;
+
+    let listener = listen(&run().join(CONTROL_SOCKET))?;
+    spawn("control", move || control::run(&shared, &listener))?;
+    Ok(file_system)
+}
+
+/// Builds the node around the mounted files. Returns the number of their file system, and the
+/// socket of the injector if one is wanted.
+fn build(
+    scaffold: &Scaffold,
+    library: Option<&Path>,
+    seccomp: bool,
+) -> Result<(String, Option<UnixListener>)> {
+    apart::leave_fuse().context("cannot have a table of descriptors without /dev/fuse")?;
+    let file_system = programs::file_system(&scaffold.fuse())?;
+    scaffold.build(library)?;
+    let socket = run().join(INJECT_SOCKET);
+    let listener = seccomp.then(|| listen(&socket)).transpose()?;
+    Ok((file_system, listener))
+}
+
+fn run() -> PathBuf {
+    PathBuf::from(super::NODE_DIRECTORY)
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -139,4 +177,35 @@ fn find_library() -> Result<PathBuf> {
         .with_context(|| {
             format!("--inject=preload needs libkfd_inject.so, which is not in {places:?}; build it (`cargo build -p kfd-inject`)")
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Set in a copy of the test program that shall end.
+    const ENDS: &str = "KFD_EMULATOR_TEST_ENDS";
+
+    #[test]
+    fn a_panic_in_a_thread_ends_the_process() {
+        if std::env::var_os(ENDS).is_some() {
+            end_on_panic();
+            let thread = std::thread::spawn(|| panic!("as it should"));
+            // Reached only when the process goes on.
+            let _result = thread.join();
+            std::process::exit(0);
+        }
+        let name = "node::serve::tests::a_panic_in_a_thread_ends_the_process";
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(ENDS, "1")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("as it should"), "{text}");
+    }
 }

@@ -1,5 +1,6 @@
 //! The server of a node: answers the kernel, runs the queues, and obeys the control socket.
 
+pub mod apart;
 pub mod caller;
 pub mod control;
 mod fuse;
@@ -8,7 +9,9 @@ mod processor;
 pub mod procfs;
 pub mod seccomp;
 pub mod shared;
+mod staged;
 mod watcher;
+pub mod workers;
 
 use std::io;
 use std::path::Path;
@@ -49,6 +52,10 @@ pub fn start(
     std::thread::Builder::new()
         .name("processor".into())
         .spawn(move || processor::run(&served))?;
+    let workers = Arc::clone(&shared.workers);
+    std::thread::Builder::new()
+        .name("overdue".into())
+        .spawn(move || workers.watch())?;
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("kfd-emulator".into()),
@@ -56,7 +63,7 @@ pub fn start(
     ];
     config.acl = SessionACL::All;
     config.n_threads = Some(FUSE_THREADS);
-    let files = fuse::Files::new(Arc::clone(&shared), tree);
+    let files = fuse::Files::new(Arc::clone(&shared), tree)?;
     let session = fuser::spawn_mount(files, mount_point, &config)?;
     Ok((shared, session))
 }

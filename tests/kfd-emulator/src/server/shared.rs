@@ -7,6 +7,8 @@ use std::time::Duration;
 use crate::state::{Driver, MemoryFile};
 use crate::trace::Trace;
 
+use super::workers::Workers;
+
 /// The state of a node and what wakes those who wait for it to change.
 pub struct Shared {
     driver: Mutex<Driver>,
@@ -14,6 +16,8 @@ pub struct Shared {
     pub memory: Arc<MemoryFile>,
     /// What happened.
     pub trace: Trace,
+    /// Threads for what clients can make last.
+    pub workers: Arc<Workers>,
     /// A wait began. Goes with the driver's lock.
     pub wait_began: Condvar,
     queues_serial: AtomicU64,
@@ -27,6 +31,7 @@ impl Shared {
             driver: Mutex::new(driver),
             memory,
             trace,
+            workers: Arc::default(),
             wait_began: Condvar::new(),
             queues_serial: AtomicU64::new(0),
             kick: (Mutex::new(false), Condvar::new()),

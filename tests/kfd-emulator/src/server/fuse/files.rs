@@ -1,10 +1,13 @@
 //! What the node's files are: inode numbers, attributes, contents.
 
 use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-use fuser::{BackingId, Errno, FileAttr, FileType, INodeNo};
+use fuser::{BackingId, Errno, FileAttr, FileType, INodeNo, ReplyOpen};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::server::caller::DMABUF_DIRECTORY;
 use crate::server::shared::Shared;
@@ -64,18 +67,45 @@ pub(in crate::server) struct Files {
     pub(super) shared: Arc<Shared>,
     tree: Tree,
     process_paths: Mutex<ProcessPaths>,
-    /// The memory file, registered with the kernel once: all devices map it.
-    pub(super) backing: Mutex<Option<Arc<BackingId>>>,
+    /// The memory file: all devices map it.
+    pub(super) backing: Registered,
+    /// An empty file, that all other files map.
+    pub(super) empty: OwnedFd,
+    pub(super) nothing: Registered,
+}
+
+/// A file that the kernel shall map in place of ours. It is registered once.
+#[derive(Default)]
+pub(super) struct Registered(Mutex<Option<Arc<BackingId>>>);
+
+impl Registered {
+    pub(super) fn get(&self, reply: &ReplyOpen, file: impl AsFd) -> Result<Arc<BackingId>, Errno> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = &*known {
+            return Ok(Arc::clone(id));
+        }
+        match reply.open_backing(file) {
+            Ok(id) => Ok(Arc::clone(known.insert(Arc::new(id)))),
+            Err(error) => {
+                eprintln!("kfd-emulator: FUSE passthrough was refused: {error}");
+                Err(Errno::ENODEV)
+            }
+        }
+    }
 }
 
 impl Files {
-    pub(in crate::server) fn new(shared: Arc<Shared>, tree: Tree) -> Self {
-        Self {
+    /// # Errors
+    /// When the kernel has no room for an empty file.
+    pub(in crate::server) fn new(shared: Arc<Shared>, tree: Tree) -> io::Result<Self> {
+        Ok(Self {
             shared,
             tree,
             process_paths: Mutex::default(),
-            backing: Mutex::default(),
-        }
+            backing: Registered::default(),
+            empty: memfd_create("kfd-emulator-empty", MFdFlags::MFD_CLOEXEC)?,
+            nothing: Registered::default(),
+        })
     }
 
     pub(super) fn node(&self, ino: u64) -> Option<Node<'_>> {

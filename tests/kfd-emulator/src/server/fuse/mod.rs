@@ -2,9 +2,10 @@
 
 mod blocked_thread;
 mod files;
+mod ioctls;
 
 use std::ffi::OsStr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
@@ -15,16 +16,16 @@ use fuser::{
 use serde_json::Map;
 
 use crate::abi::Command;
-use crate::abi::kfd::WaitEvents;
-use crate::ioctl::{self, Caller, Fields, Outcome};
+use crate::ioctl;
 use crate::state::{FileId, FileKind, Opener};
 use crate::sysfs::{Device, Entry};
 use crate::trace::{self, now_ns};
 
 use super::caller::{DMABUF_DIRECTORY, RemoteCaller};
 use super::procfs;
-use blocked_thread::BlockedThread;
+use super::staged::StagedCaller;
 use files::Node;
+use ioctls::Ioctl;
 
 pub(super) use files::Files;
 
@@ -33,21 +34,9 @@ pub(super) const MARK: &str = "mark";
 
 impl Files {
     fn open_device(&self, device: Device, tid: u32, reply: ReplyOpen) {
-        let backing = {
-            let mut known = self.backing.lock().unwrap_or_else(PoisonError::into_inner);
-            if known.is_none() {
-                match reply.open_backing(self.shared.memory.file()) {
-                    Ok(id) => *known = Some(Arc::new(id)),
-                    Err(error) => {
-                        eprintln!("kfd-emulator: FUSE passthrough was refused: {error}");
-                        return reply.error(Errno::ENODEV);
-                    }
-                }
-            }
-            known.clone()
-        };
-        let Some(backing) = backing else {
-            return reply.error(Errno::ENODEV);
+        let backing = match self.backing.get(&reply, self.shared.memory.file()) {
+            Ok(backing) => backing,
+            Err(errno) => return reply.error(errno),
         };
         let pid = procfs::thread_group(tid);
         let mut driver = self.shared.driver();
@@ -66,7 +55,20 @@ impl Files {
         };
         drop(driver);
         self.note(pid, tid, &name, "OPEN");
-        reply.opened_passthrough(FileHandle(file.0), FopenFlags::empty(), &backing);
+        // mmap goes to the memory; with direct I/O, read and write come here.
+        reply.opened_passthrough(FileHandle(file.0), FopenFlags::FOPEN_DIRECT_IO, &backing);
+    }
+
+    /// Opens a file whose contents nobody may map: a mapping is of an empty file, so touching it is
+    /// a bus error, where sysfs refuses to map. A mapping of the file itself would be filled by this
+    /// server, which could then come to wait for itself when it reads a client's memory.
+    fn open_unmappable(&self, handle: u64, reply: ReplyOpen) {
+        match self.nothing.get(&reply, &self.empty) {
+            Ok(backing) => {
+                reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO, &backing)
+            }
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn note(&self, pid: u32, tid: u32, device: &str, name: &str) {
@@ -143,11 +145,14 @@ impl Filesystem for Files {
         match self.node(ino.0) {
             None => reply.error(Errno::ENOENT),
             Some(Node::Tree(&Entry::Device(device))) => self.open_device(device, req.pid(), reply),
-            Some(Node::Dmabuf(block)) => match self.shared.driver().open_dmabuf(block) {
-                Some(file) => reply.opened(FileHandle(file.0), FopenFlags::empty()),
-                None => reply.error(Errno::ENOENT),
-            },
-            Some(_) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
+            Some(Node::Dmabuf(block)) => {
+                let opened = self.shared.driver().open_dmabuf(block);
+                match opened {
+                    Some(file) => self.open_unmappable(file.0, reply),
+                    None => reply.error(Errno::ENOENT),
+                }
+            }
+            Some(_) => self.open_unmappable(0, reply),
         }
     }
 
@@ -222,8 +227,13 @@ impl Filesystem for Files {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if !matches!(self.node(ino.0), Some(Node::Mark)) {
-            return reply.error(Errno::EPERM);
+        match self.node(ino.0) {
+            Some(Node::Mark) => {}
+            // As for a character device without a write function.
+            Some(Node::Tree(Entry::Device(_)) | Node::Dmabuf(_)) => {
+                return reply.error(Errno::EINVAL);
+            }
+            _ => return reply.error(Errno::EPERM),
         }
         let pid = procfs::thread_group(req.pid());
         for line in String::from_utf8_lossy(data)
@@ -270,7 +280,7 @@ impl Filesystem for Files {
         let mut argument = in_data.to_vec();
         argument.resize(command.size(), 0);
 
-        let mut driver = self.shared.driver();
+        let driver = self.shared.driver();
         let Some(open) = driver.file(file) else {
             return reply.error(Errno::ENOTTY);
         };
@@ -284,52 +294,15 @@ impl Filesystem for Files {
         };
         drop(driver);
         let caller = RemoteCaller::new(req.pid(), Some(opener));
-        let entry = |fields: Fields, result: i32| trace::Entry {
-            time_ns: now_ns(),
-            pid: caller.pid(),
-            tid: req.pid(),
-            device,
-            name: name.to_owned(),
-            command: command.0,
-            args: fields.0,
-            result,
-        };
-
-        let mut fields = Fields::default();
-        let mut unanswered = Some(reply);
-        driver = self.shared.driver();
-        let outcome = ioctl::run(
-            &mut driver,
-            &caller,
+        let ioctl = Ioctl {
+            shared: Arc::clone(&self.shared),
+            caller: StagedCaller::new(caller),
             file,
+            device,
+            name,
             command,
-            &mut argument,
-            &mut fields,
-            || {
-                Box::new(BlockedThread {
-                    shared: Arc::clone(&self.shared),
-                    reply: unanswered.take(),
-                    pid: caller.pid(),
-                    tid: req.pid(),
-                    events_pointer: crate::abi::load::<WaitEvents>(in_data).events_pointer,
-                    command,
-                })
-            },
-        );
-        self.shared.publish_queues(&driver);
-        drop(driver);
-        match (outcome, unanswered) {
-            (Outcome::Done(result), Some(reply)) => {
-                let result = result.map_or_else(|errno| -(errno as i32), |()| 0);
-                self.shared.trace.add(entry(fields, result));
-                reply.ioctl(result, if command.returns() { &argument } else { &[] });
-            }
-            // A client that goes to sleep has probably just rung a doorbell.
-            _ => {
-                self.shared.trace.add(entry(fields, 0));
-                self.shared.wait_began.notify_one();
-                self.shared.kick();
-            }
-        }
+            argument,
+        };
+        ioctl.start(reply);
     }
 }
