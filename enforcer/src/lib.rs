@@ -51,6 +51,7 @@ mod hook_table;
 mod line;
 mod linker;
 mod live;
+mod lock;
 mod log;
 mod lookup;
 mod process;

@@ -5,7 +5,7 @@
 //! that are none of ours. It belongs to one process: a forked child must not look at its parent's (whose lock
 //! may be held by a thread that the child does not have), it starts one of its own.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::lock::{Lock, Locked};
 
 /// Blocks of a run before it is divided. Inserting moves half of them on average: some 3 KiB.
 const LONGEST_RUN: usize = 256;
@@ -28,12 +28,11 @@ pub(crate) struct Block {
 pub(crate) struct OutOfMemory;
 
 /// All blocks of this process.
-#[derive(Default)]
-pub(crate) struct LiveBlocks(Mutex<Ordered>);
+pub(crate) struct LiveBlocks(Lock<Ordered>);
 
 impl LiveBlocks {
     pub(crate) fn new() -> Self {
-        Self::default()
+        Self(Lock::new(Ordered::default()))
     }
 
     /// Remembers a block. If one at the same pointer was known, that one is returned: it must have been
@@ -47,9 +46,9 @@ impl LiveBlocks {
         self.lock().take(address)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ordered> {
-        // A panic inside would leave the blocks as they were or with one block more or less.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// (A panic inside would leave the blocks as they were or with one block more or less.)
+    fn lock(&self) -> Locked<'_, Ordered> {
+        self.0.lock()
     }
 }
 
