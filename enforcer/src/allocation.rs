@@ -7,6 +7,7 @@ use hipflex_ledger::Reservation;
 
 use crate::account::{Account, NotReserved};
 use crate::entries::{Api, Verdict, belt};
+use crate::guard::Thread;
 use crate::hip;
 use crate::live::Block;
 use crate::process::{self, Standing};
@@ -51,7 +52,7 @@ impl Plan {
 
 /// Reserves `bytes` on the current device. A request that the runtime must turn down (no place for the
 /// result) or that takes nothing (0 bytes) is left to it.
-pub(crate) fn before(api: Api, has_place: bool, bytes: usize) -> Verdict {
+pub(crate) fn before(thread: &Thread, api: Api, has_place: bool, bytes: usize) -> Verdict {
     if !has_place || bytes == 0 {
         return Verdict::Native;
     }
@@ -67,20 +68,25 @@ pub(crate) fn before(api: Api, has_place: bool, bytes: usize) -> Verdict {
             Standing::Booking(account) => account,
         };
         let device = runtime::current_device();
-        let Some(reserved) = belt(|| account.reserve(api, device, bytes as u64)) else {
-            return Verdict::Native;
+        let reserve = || {
+            account
+                .reserve(api, device, bytes as u64)
+                .map(|reservation| {
+                    thread.begin(Plan::Allocation(Allocation {
+                        account,
+                        reservation,
+                    }));
+                })
         };
-        match reserved {
-            Ok(reservation) => {
-                return Verdict::Planned(Plan::Allocation(Allocation {
-                    account,
-                    reservation,
-                }));
+        return match belt(reserve) {
+            Some(Ok(())) => Verdict::Planned,
+            Some(Err(NotReserved::Refused)) => Verdict::Refused,
+            None | Some(Err(NotReserved::Uncounted)) => Verdict::Native,
+            Some(Err(NotReserved::NotAMember)) => {
+                process::begin_anew(account);
+                continue;
             }
-            Err(NotReserved::Refused) => return Verdict::Refused,
-            Err(NotReserved::Uncounted) => return Verdict::Native,
-            Err(NotReserved::NotAMember) => process::begin_anew(account),
-        }
+        };
     }
     Verdict::Refused
 }
@@ -110,12 +116,17 @@ pub(crate) unsafe fn after(plan: Plan, error: c_int, out: *const usize) {
 }
 
 /// Takes the block out of the books. Pointers that are not ours are left to the runtime.
-pub(crate) fn before_free(pointer: usize) -> Verdict {
+pub(crate) fn before_free(thread: &Thread, pointer: usize) -> Verdict {
     let Some(account) = process::account().filter(|_| pointer != 0) else {
         return Verdict::Native;
     };
-    match belt(|| account.take(pointer)).flatten() {
-        Some(block) => Verdict::Planned(Plan::Free(Free { account, block })),
+    let take = || {
+        let block = account.take(pointer)?;
+        thread.begin(Plan::Free(Free { account, block }));
+        Some(())
+    };
+    match belt(take).flatten() {
+        Some(()) => Verdict::Planned,
         None => Verdict::Native,
     }
 }

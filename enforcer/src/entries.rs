@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::allocation::Plan;
-use crate::guard;
+use crate::guard::{self, Thread};
 use crate::process;
 use crate::refusal;
 use crate::runtime::Functions;
@@ -21,11 +21,12 @@ use crate::stderr::say;
 pub(crate) use crate::hook_table::Api;
 
 /// What *before* found out about a call.
+#[derive(Clone, Copy)]
 pub(crate) enum Verdict {
     /// Nothing of ours: call the runtime and return what it returns.
     Native,
-    /// Call the runtime, then book by this plan.
-    Planned(Plan),
+    /// Call the runtime, then finish the plan that the thread has got ([`Thread::begin`]).
+    Planned,
     /// The program gets an error, the runtime no chance to succeed.
     Refused,
 }
@@ -40,11 +41,11 @@ pub(crate) enum Verdict {
 #[inline]
 pub(crate) fn call(
     functions: Functions,
-    before: impl FnOnce() -> Verdict + Copy,
+    before: impl FnOnce(&Thread) -> Verdict + Copy,
     native: impl Fn(usize) -> c_int + Copy,
     after: impl FnOnce(Plan, c_int) + Copy,
 ) -> c_int {
-    const { assert!(!core::mem::needs_drop::<Verdict>()) };
+    const { assert!(!core::mem::needs_drop::<Plan>()) };
     // A wrapper behind us may come back to us, and must not be called for that again.
     if process::is_inert() && functions.first == functions.own {
         return native(functions.own);
@@ -55,10 +56,9 @@ pub(crate) fn call(
     if !thread.enter(&raw const frame as usize) {
         return native(functions.own);
     }
-    let result = match before() {
+    let result = match before(thread) {
         Verdict::Native => native(functions.first),
-        Verdict::Planned(plan) => {
-            thread.begin(plan);
+        Verdict::Planned => {
             let result = native(functions.first);
             if let Some(plan) = thread.take() {
                 after(plan, result);
@@ -184,7 +184,7 @@ macro_rules! steps {
     ($api:expr, $functions:ident, $native:ident, allocates { out: $out:ident, bytes: $bytes:expr }) => {
         $crate::entries::call(
             $functions,
-            || $crate::allocation::before($api, !$out.is_null(), $bytes),
+            |thread| $crate::allocation::before(thread, $api, !$out.is_null(), $bytes),
             $native,
             // SAFETY: the runtime has returned from a call with this pointer, which is not null.
             |plan, error| unsafe { $crate::allocation::after(plan, error, $out.cast_const().cast()) },
@@ -193,7 +193,7 @@ macro_rules! steps {
     ($api:expr, $functions:ident, $native:ident, frees { pointer: $pointer:ident }) => {
         $crate::entries::call(
             $functions,
-            || $crate::allocation::before_free($pointer as usize),
+            |thread| $crate::allocation::before_free(thread, $pointer as usize),
             $native,
             $crate::allocation::after_free,
         )
@@ -263,8 +263,9 @@ mod tests {
     const FUNCTIONS: Functions = Functions { first: 1, own: 2 };
 
     /// A plan that nothing has to be done for.
-    fn planned() -> Verdict {
-        Verdict::Planned(Plan::Query(&crate::process::Standing::Inert))
+    fn planned(thread: &Thread) -> Verdict {
+        thread.begin(Plan::Query(&crate::process::Standing::Inert));
+        Verdict::Planned
     }
 
     #[test]
@@ -294,7 +295,7 @@ mod tests {
             calls.set(calls.get() + 1);
             5
         };
-        let before = || belt(|| panic!("before")).unwrap_or(Verdict::Native);
+        let before = |_: &Thread| belt(|| panic!("before")).unwrap_or(Verdict::Native);
         assert_eq!(call(FUNCTIONS, before, native, |_, _| ()), 5);
         let after = |_, _| {
             belt(|| panic!("after"));

@@ -9,15 +9,19 @@ use hipflex_ledger::Limit;
 use crate::account::{Account, Place};
 use crate::allocation::Plan;
 use crate::entries::{Verdict, belt};
+use crate::guard::Thread;
 use crate::hip::PropertiesLayout;
 use crate::process::{self, Standing};
 use crate::runtime;
 
 /// Whether answers are to be adapted.
-pub(crate) fn before() -> Verdict {
+pub(crate) fn before(thread: &Thread) -> Verdict {
     match process::standing() {
         Standing::Inert => Verdict::Native,
-        standing => Verdict::Planned(Plan::Query(standing)),
+        standing => {
+            thread.begin(Plan::Query(standing));
+            Verdict::Planned
+        }
     }
 }
 
