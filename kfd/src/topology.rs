@@ -222,7 +222,7 @@ fn numbered_directories(directory: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
             numbered.push((number, entry.path()));
         }
     }
-    numbered.sort();
+    numbered.sort_unstable();
     Ok(numbered)
 }
 
