@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::Member;
+use super::{Member, Reservation};
 use crate::account::Refusal;
 use crate::denial::{Denial, DenialReason};
 use crate::file::now;
+use crate::kind::Kind;
 use crate::limit::Limit;
 use crate::reap::Scan;
 
@@ -13,6 +14,23 @@ use crate::reap::Scan;
 const RETRIES: u32 = 16;
 
 impl Member {
+    /// [`Member::reserve`] if that is possible at once: nobody is reaped and nothing is waited for.
+    /// Otherwise nothing is charged, and `reserve` says whether and why not.
+    #[inline]
+    #[must_use]
+    pub fn reserve_at_once(&self, gpu: usize, bytes: u64) -> Option<Reservation> {
+        let this = self.gpus.get(gpu)?;
+        let _inside = self.enter_at_once()?;
+        let account = self.account(this)?;
+        let limit = self.limit_on(this, &account);
+        account.try_reserve(bytes, limit).ok()?;
+        Some(Reservation {
+            gpu,
+            bytes,
+            kind: Kind::Device,
+        })
+    }
+
     /// Adds `bytes` to what is pending, or says why not.
     pub(super) fn charge(&self, gpu: usize, bytes: u64) -> Result<(), Denial> {
         let Some(this) = self.gpus.get(gpu) else {
