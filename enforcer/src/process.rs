@@ -236,9 +236,15 @@ fn establish(guard: &io::Result<ForkGuard>) -> Result<Standing, Trouble> {
         Wish::Limit(budget) => budget.map_err(Trouble::Configuration)?,
     };
     if let Err(error) = guard {
-        return Err(Trouble::Configuration(format!(
-            "a fork cannot be noticed on this kernel ({error}); Linux 4.14 or later is needed"
-        )));
+        return Err(if error.raw_os_error() == Some(libc::ENOMEM) {
+            Trouble::Passing(format!(
+                "there is no address space for a page that tells forks ({error}): raise `ulimit -v`"
+            ))
+        } else {
+            Trouble::Configuration(format!(
+                "a fork cannot be noticed on this kernel ({error}); Linux 4.14 or later is needed"
+            ))
+        });
     }
     Ok(Standing::Booking(Box::new(Account::open(budget)?)))
 }

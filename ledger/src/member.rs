@@ -429,6 +429,12 @@ impl Member {
         }
     }
 
+    /// [`Self::enter`] if no thread is about to leave.
+    fn enter_at_once(&self) -> Option<Inside<'_>> {
+        let inside = self.gate.enter();
+        (self.state() == State::Claimed).then_some(inside)
+    }
+
     fn is_member(&self) -> bool {
         matches!(self.state(), State::Claimed | State::Clearing)
     }

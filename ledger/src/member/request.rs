@@ -20,7 +20,7 @@ impl Member {
     #[must_use]
     pub fn reserve_at_once(&self, gpu: usize, bytes: u64) -> Option<Reservation> {
         let this = self.gpus.get(gpu)?;
-        let _inside = self.enter(false)?;
+        let _inside = self.enter_at_once()?;
         let account = self.account(this)?;
         let limit = self.limit_on(this, &account);
         account.try_reserve(bytes, limit).ok()?;
