@@ -6,12 +6,16 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::state::view::NodeView;
 use crate::trace::Dump;
+
+/// How long a node may be silent before a request fails.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a node can be told and asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +132,8 @@ impl Control {
             )
         };
         let stream = UnixStream::connect(&self.path).map_err(|e| failed("cannot reach", e))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
         (&stream)
@@ -222,6 +228,16 @@ mod tests {
         let text = serde_json::to_string(&Response::Error("no".into())).unwrap();
         assert_eq!(text, r#"{"error":"no"}"#);
         assert_eq!(serde_json::to_string(&Response::Done).unwrap(), r#""done""#);
+    }
+
+    #[test]
+    fn a_node_that_hangs_up_has_not_answered() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("control.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let hang_up = std::thread::spawn(move || drop(listener.accept().unwrap()));
+        assert!(Control::at(&path).state().is_err());
+        hang_up.join().unwrap();
     }
 
     #[test]

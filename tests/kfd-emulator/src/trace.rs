@@ -12,6 +12,10 @@ use serde_json::{Map, Value};
 
 /// Entries that are kept; older ones make room.
 pub const CAPACITY: usize = 1 << 16;
+/// Bytes that the kept entries take, about.
+pub const CAPACITY_BYTES: usize = 48 << 20;
+/// Longest name in bytes: a mark's text is cut there.
+pub const LONGEST_NAME: usize = 4096;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +58,8 @@ pub struct Trace {
 #[derive(Debug, Default)]
 struct Inner {
     entries: VecDeque<Entry>,
+    /// Bytes that they take.
+    bytes: usize,
     /// Entries that made room.
     dropped: u64,
     file: Option<File>,
@@ -88,7 +94,8 @@ impl Trace {
     }
 
     /// Adds an entry.
-    pub fn add(&self, entry: Entry) {
+    pub fn add(&self, mut entry: Entry) {
+        cut(&mut entry.name);
         let mut inner = self.lock();
         if let Some(file) = &mut inner.file {
             let line = serde_json::to_string(&entry).map(|text| text + "\n");
@@ -100,11 +107,15 @@ impl Trace {
                 inner.file = None;
             }
         }
-        if inner.entries.len() == CAPACITY {
-            inner.entries.pop_front();
+        inner.bytes += weight(&entry);
+        inner.entries.push_back(entry);
+        while inner.entries.len() > CAPACITY || inner.bytes > CAPACITY_BYTES {
+            let Some(oldest) = inner.entries.pop_front() else {
+                break;
+            };
+            inner.bytes = inner.bytes.saturating_sub(weight(&oldest));
             inner.dropped += 1;
         }
-        inner.entries.push_back(entry);
     }
 
     /// A copy of what is there; with `clear`, it is then gone from here.
@@ -112,6 +123,7 @@ impl Trace {
         let mut inner = self.lock();
         if clear {
             let dropped = std::mem::take(&mut inner.dropped);
+            inner.bytes = 0;
             Dump {
                 entries: std::mem::take(&mut inner.entries).into(),
                 dropped,
@@ -123,6 +135,38 @@ impl Trace {
             }
         }
     }
+}
+
+/// Cuts a name that is too long, between characters.
+fn cut(name: &mut String) {
+    if name.len() > LONGEST_NAME {
+        let end = (0..=LONGEST_NAME)
+            .rev()
+            .find(|&at| name.is_char_boundary(at));
+        name.truncate(end.unwrap_or(0));
+        name.shrink_to_fit();
+    }
+}
+
+/// Bytes that an entry takes in memory, about.
+fn weight(entry: &Entry) -> usize {
+    /// What a map needs for a key, over its text.
+    const KEY: usize = 48;
+    let args = entry.args.iter();
+    let args: usize = args
+        .map(|(name, value)| KEY + name.len() + value_weight(value))
+        .sum();
+    size_of::<Entry>() + entry.name.len() + entry.device.len() + args
+}
+
+fn value_weight(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(values) => values.iter().map(value_weight).sum(),
+            Value::Object(map) => map.iter().map(|(k, v)| k.len() + value_weight(v)).sum(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        }
 }
 
 #[cfg(test)]
@@ -152,6 +196,26 @@ mod tests {
         assert_eq!((dump.entries.len(), dump.dropped), (CAPACITY, 3));
         assert_eq!(dump.entries[0].tid, 3);
         assert_eq!(trace.dump(false), Dump::default());
+    }
+
+    #[test]
+    fn it_is_bounded_in_bytes() {
+        let trace = Trace::default();
+        let long = "é".repeat(LONGEST_NAME);
+        let count = 2 * CAPACITY_BYTES / LONGEST_NAME;
+        for _ in 0..count {
+            trace.add(Entry {
+                name: long.clone(),
+                ..entry(1)
+            });
+        }
+        let dump = trace.dump(true);
+        let kept = dump.entries.len();
+        assert_eq!(kept + dump.dropped as usize, count);
+        assert!(kept * LONGEST_NAME <= CAPACITY_BYTES && kept * LONGEST_NAME * 2 > CAPACITY_BYTES);
+        assert_eq!(dump.entries[0].name.len(), LONGEST_NAME);
+        trace.add(entry(2));
+        assert_eq!(trace.dump(false).entries.len(), 1, "it starts anew");
     }
 
     #[test]

@@ -348,3 +348,34 @@ fn devices_cannot_be_read_or_written() {
     assert_eq!(client.ok("read-write"), [&*refused; 4].join(" "));
     assert_eq!(client.ok(&format!("peek {handle}")), "7");
 }
+
+#[test]
+fn a_handle_is_of_the_file_that_it_is_used_on() {
+    for inject in [Inject::Seccomp, Inject::Preload] {
+        let node = start_or_skip!(Node::builder().vram(GIB).inject(inject));
+        let mut client = Client::open(&node);
+        assert_eq!(client.ok("prime-of-second"), "8192", "{inject}");
+    }
+}
+
+#[test]
+fn who_connects_to_the_node_and_says_nothing_holds_up_nobody() {
+    use std::os::unix::net::UnixStream;
+    let node = start_or_skip!(Node::builder());
+    let silent: Vec<UnixStream> = ["control.sock", "inject.sock"]
+        .into_iter()
+        .cycle()
+        .take(8)
+        .map(|name| UnixStream::connect(node.path("/dev/kfd-emulator").join(name)).unwrap())
+        .collect();
+    let since = Instant::now();
+    let mut client = Client::open(&node);
+    assert_eq!(client.ok("version"), "1.17");
+    node.control().state().unwrap();
+    assert!(
+        since.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        since.elapsed()
+    );
+    drop(silent);
+}

@@ -15,7 +15,7 @@ use kfd_emulator::abi::kfd::{
     EventData, EventId, ExportDmabuf, FreeMemory, GetVersion, ImportDmabuf, MapMemory,
     QUEUE_TYPE_COMPUTE_AQL, SetCuMask, TYPE, WaitEvents, number,
 };
-use kfd_emulator::abi::{Argument, Command};
+use kfd_emulator::abi::{Argument, Command, drm};
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -133,6 +133,9 @@ impl Client {
             }
             // Forks a child that only keeps what it has inherited.
             ["fork"] => fork(),
+            // Opens the render node once more, makes an object of one page with the first file and
+            // one of two pages with the second, and exports the second one. Answers with its size.
+            ["prime-of-second"] => self.prime_of_second(),
             // Exports a buffer again and again, until that fails.
             ["export-forever", handle] => loop {
                 let descriptor = self.obey(&["export", handle])?;
@@ -179,22 +182,7 @@ impl Client {
     }
 
     fn ioctl<T: Argument>(&self, number: u8, args: &mut T) -> Result<(), Errno> {
-        unsafe extern "C" {
-            // Declared here so that a preloaded library can stand before libc's.
-            fn ioctl(fd: i32, request: u64, ...) -> i32;
-        }
-        let kfd = self.kfd.as_ref().ok_or(Errno::EBADF)?;
-        let command = Command::new(Command::READ | Command::WRITE, TYPE, number, size_of::<T>());
-        // SAFETY: the command carries the size of the struct that is passed, which holds for any
-        // bytes that come back; pointers inside it are to memory that lives until this returns.
-        let result = unsafe {
-            ioctl(
-                kfd.as_raw_fd(),
-                u64::from(command.0),
-                std::ptr::from_mut(args),
-            )
-        };
-        Errno::result(result).map(|_| ())
+        ioctl(self.kfd.as_ref().ok_or(Errno::EBADF)?, TYPE, number, args)
     }
 
     fn alloc(&mut self, bytes: &str, flags: u32) -> Answer {
@@ -210,6 +198,38 @@ impl Client {
         self.next_va += size.next_multiple_of(4096);
         self.buffers.insert(args.handle, (args.mmap_offset, size));
         Ok(args.handle.to_string())
+    }
+
+    fn prime_of_second(&self) -> Answer {
+        let first = self.render.as_ref().ok_or(Errno::EBADF)?;
+        let link = fs::read_link(format!("/proc/self/fd/{}", first.as_raw_fd()));
+        let path = link.map_err(io_errno)?;
+        let both = File::options().read(true).write(true).open(path);
+        let second = both.map_err(io_errno)?;
+        let mut handle = 0;
+        for (file, size) in [(first, 4096), (&second, 8192)] {
+            let mut args = drm::GemCreate {
+                size,
+                domains: drm::DOMAIN_VRAM,
+                ..Default::default()
+            };
+            ioctl(file, drm::TYPE, drm::number::GEM_CREATE, &mut args)?;
+            handle = args.size as u32;
+        }
+        let mut args = drm::PrimeHandle {
+            handle,
+            flags: (libc::O_CLOEXEC | libc::O_RDWR) as u32,
+            fd: 0,
+        };
+        ioctl(
+            &second,
+            drm::TYPE,
+            drm::number::PRIME_HANDLE_TO_FD,
+            &mut args,
+        )?;
+        // SAFETY: the ioctl has made this descriptor; nothing else owns it.
+        let exported = File::from(unsafe { OwnedFd::from_raw_fd(args.fd as i32) });
+        Ok(exported.metadata().map_err(io_errno)?.len().to_string())
     }
 
     /// MAP with the array of GPUs at an address.
@@ -325,6 +345,24 @@ impl Client {
             }
         }
     }
+}
+
+fn ioctl<T: Argument>(file: &File, kind: u8, number: u8, args: &mut T) -> Result<(), Errno> {
+    unsafe extern "C" {
+        // Declared here so that a preloaded library can stand before libc's.
+        fn ioctl(fd: i32, request: u64, ...) -> i32;
+    }
+    let command = Command::new(Command::READ | Command::WRITE, kind, number, size_of::<T>());
+    // SAFETY: the command carries the size of the struct that is passed, which holds for any
+    // bytes that come back; pointers inside it are to memory that lives until this returns.
+    let result = unsafe {
+        ioctl(
+            file.as_raw_fd(),
+            u64::from(command.0),
+            std::ptr::from_mut(args),
+        )
+    };
+    Errno::result(result).map(|_| ())
 }
 
 fn io_errno(error: io::Error) -> Errno {

@@ -75,6 +75,9 @@ pub fn read_array<T: Argument>(
     Ok(bytes.chunks_exact(size_of::<T>()).map(load).collect())
 }
 
+/// Most entries of an array that the trace shows.
+const MOST_SHOWN: usize = 16;
+
 /// What the trace shows of an ioctl: names and values.
 #[derive(Clone, Debug, Default)]
 pub struct Fields(pub Map<String, Value>);
@@ -83,6 +86,16 @@ impl Fields {
     /// Adds a value.
     pub fn set(&mut self, name: &str, value: impl Into<Value>) {
         self.0.insert(name.to_owned(), value.into());
+    }
+
+    /// Adds the first entries of an array. When it has more, `NAME_count` tells how many.
+    pub fn list<T: Into<Value>>(&mut self, name: &str, items: impl ExactSizeIterator<Item = T>) {
+        let count = items.len();
+        if count > MOST_SHOWN {
+            self.set(&format!("{name}_count"), count);
+        }
+        let shown: Vec<Value> = items.take(MOST_SHOWN).map(Into::into).collect();
+        self.set(name, shown);
     }
 
     /// Adds an address, a handle or a set of bits, in hexadecimal.
@@ -365,6 +378,17 @@ pub(crate) mod testing {
             bench.ioctl(FileId(999), b'K', 1, &mut version),
             Err(Errno::EBADF)
         );
+    }
+
+    #[test]
+    fn the_trace_shows_the_start_of_an_array() {
+        let mut fields = Fields::default();
+        fields.list("few", [1, 2].into_iter());
+        fields.list("many", vec![7; 100].into_iter());
+        assert_eq!(fields.0["few"], serde_json::json!([1, 2]));
+        assert_eq!(fields.0["many"].as_array().map(Vec::len), Some(MOST_SHOWN));
+        assert_eq!(fields.0["many_count"], 100);
+        assert!(!fields.0.contains_key("few_count"));
     }
 
     #[test]

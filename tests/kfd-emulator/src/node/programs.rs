@@ -39,11 +39,8 @@ pub(super) fn check_proc() -> Result<()> {
 }
 
 /// The number of a file system, as `/proc/PID/mountinfo` writes it: `major:minor`.
-pub(super) fn file_system(path: &Path) -> Result<String> {
-    let metadata =
-        fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
-    let device = metadata.st_dev();
-    Ok(format!("{}:{}", libc::major(device), libc::minor(device)))
+pub(super) fn file_system(device: libc::dev_t) -> String {
+    format!("{}:{}", libc::major(device), libc::minor(device))
 }
 
 /// Kills every program of a node until none is left. `file_system` is the number of the node's
@@ -190,7 +187,7 @@ mod tests {
     #[test]
     fn who_shares_a_mount_is_a_program_but_not_this_process_nor_its_ancestors() {
         // The file system of /proc is in everybody's namespace here.
-        let proc = file_system(Path::new("/proc")).unwrap();
+        let proc = file_system(fs::metadata("/proc").unwrap().st_dev());
         assert!(programs(&proc).contains(&std::process::id()));
         let spared = this_and_ancestors();
         let parent = std::os::unix::process::parent_id();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -81,10 +82,11 @@ fn start(config: &Config) -> Result<String> {
         Inject::Preload => Some(find_library()?),
         Inject::Seccomp | Inject::None => None,
     };
-    let options = Options {
+    let mut options = Options {
         kfd_minor: config.kfd_minor,
         dkms_ipc: config.dkms_ipc,
         preload: config.inject == Inject::Preload,
+        ..Options::default()
     };
     let mut tree = TreeOptions {
         large_bar: !config.small_bar,
@@ -95,6 +97,7 @@ fn start(config: &Config) -> Result<String> {
     }
     if let Some(bytes) = procfs::memory_bytes() {
         tree.memory_bytes = bytes;
+        options.system_bytes = bytes;
     }
 
     // A namespace is entered before there are threads: each would keep its own view otherwise.
@@ -107,10 +110,7 @@ fn start(config: &Config) -> Result<String> {
     // What looks at the mounted files does it without /dev/fuse (see `apart`): first the mounts,
     // then the injector.
     let (say, built) = mpsc::channel();
-    let injector = Injector {
-        shared: Arc::clone(&shared),
-        dmabufs: run().join(DMABUF_DIRECTORY),
-    };
+    let injected = Arc::clone(&shared);
     let seccomp = config.inject == Inject::Seccomp;
     spawn("inject", move || {
         let listener = build(&scaffold, library.as_deref(), seccomp);
@@ -120,7 +120,12 @@ fn start(config: &Config) -> Result<String> {
         };
         // Should the receiver be gone, so is the server.
         let _ended = say.send(result);
-        if let Some(listener) = listener {
+        if let Some((listener, file_system)) = listener {
+            let injector = Injector {
+                shared: injected,
+                dmabufs: run().join(DMABUF_DIRECTORY),
+                file_system,
+            };
             Arc::new(injector).run(&listener);
         }
     })?;
@@ -131,19 +136,22 @@ fn start(config: &Config) -> Result<String> {
     Ok(file_system)
 }
 
-/// Builds the node around the mounted files. Returns the number of their file system, and the
-/// socket of the injector if one is wanted.
+/// Builds the node around the mounted files. Returns the number of their file system and, if an
+/// injector is wanted, its socket and the same number as `stat` gives it.
 fn build(
     scaffold: &Scaffold,
     library: Option<&Path>,
     seccomp: bool,
-) -> Result<(String, Option<UnixListener>)> {
+) -> Result<(String, Option<(UnixListener, libc::dev_t)>)> {
     apart::leave_fuse().context("cannot have a table of descriptors without /dev/fuse")?;
-    let file_system = programs::file_system(&scaffold.fuse())?;
+    let device = fs::metadata(scaffold.fuse())
+        .context("cannot look at the mounted files")?
+        .st_dev();
+    let file_system = programs::file_system(device);
     scaffold.build(library)?;
     let socket = run().join(INJECT_SOCKET);
     let listener = seccomp.then(|| listen(&socket)).transpose()?;
-    Ok((file_system, listener))
+    Ok((file_system, listener.map(|listener| (listener, device))))
 }
 
 fn run() -> PathBuf {

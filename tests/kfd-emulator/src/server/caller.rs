@@ -1,6 +1,7 @@
 //! The process behind a FUSE or seccomp request.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
@@ -28,6 +29,23 @@ impl RemoteCaller {
             .filter(|&pid| procfs::is_thread_of(pid, tid))
             .unwrap_or_else(|| procfs::thread_group(tid));
         Self { pid, tid }
+    }
+
+    /// A descriptor for the same open file as one of the caller's.
+    ///
+    /// # Errors
+    /// When the thread is gone, has no such descriptor, or may not be looked at.
+    pub fn borrow_descriptor(&self, fd: u32) -> Result<OwnedFd, Errno> {
+        /// `PIDFD_THREAD` of linux/pidfd.h (Linux 6.9): the first thread may have ended.
+        const PIDFD_THREAD: i32 = libc::O_EXCL;
+        // SAFETY: plain system call.
+        let thread = unsafe { libc::syscall(libc::SYS_pidfd_open, self.tid, PIDFD_THREAD) };
+        // SAFETY: a new descriptor that nobody else owns.
+        let thread = unsafe { OwnedFd::from_raw_fd(Errno::result(thread)? as i32) };
+        // SAFETY: plain system call.
+        let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, thread.as_raw_fd(), fd, 0) };
+        // SAFETY: as above.
+        Ok(unsafe { OwnedFd::from_raw_fd(Errno::result(copy)? as i32) })
     }
 
     /// What a descriptor's link in `/proc` leads to.
@@ -136,6 +154,19 @@ mod tests {
         ] {
             assert_eq!(classify(other), Descriptor::Other, "{other}");
         }
+    }
+
+    #[test]
+    fn a_descriptor_of_this_process() {
+        let me = RemoteCaller::new(nix::unistd::gettid().as_raw() as u32, None);
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let copy = me.borrow_descriptor(writer.as_raw_fd() as u32).unwrap();
+        drop(writer);
+        std::io::Write::write_all(&mut std::fs::File::from(copy), b"x").unwrap();
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut reader, &mut text).unwrap();
+        assert_eq!(text, "x");
+        assert!(me.borrow_descriptor(u32::MAX).is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use serde_json::Map;
@@ -17,32 +17,85 @@ use super::shared::Shared;
 
 /// Longest request in bytes.
 const LONGEST: u64 = 1 << 20;
-/// How long a client may take to send its request, since it holds up the others.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client may take to send its request, and again to take the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Most clients at a time; others are hung up on.
+const MOST: usize = 64;
 
-/// Answers requests, one after the other, until the process ends.
+/// Answers requests, each connection in a thread of its own, until the process ends.
 pub fn run(shared: &Arc<Shared>, listener: &UnixListener) {
+    let clients = Arc::new(());
     for stream in listener.incoming() {
         // A client that hung up has no use for an answer, and the next one may come.
-        if let Ok(stream) = stream
-            && let Err(error) = answer(shared, &stream)
-        {
-            eprintln!("kfd-emulator: a control request was not answered: {error}");
+        let Ok(stream) = stream else { continue };
+        // One count is this function's own.
+        if Arc::strong_count(&clients) > MOST {
+            eprintln!("kfd-emulator: more than {MOST} control clients: one is hung up on");
+            continue;
+        }
+        let (shared, client) = (Arc::clone(shared), Arc::clone(&clients));
+        let serve = move || {
+            if let Err(error) = answer(&shared, &stream, PATIENCE) {
+                eprintln!("kfd-emulator: a control request was not answered: {error}");
+            }
+            drop(client);
+        };
+        if let Err(error) = std::thread::Builder::new().spawn(serve) {
+            eprintln!("kfd-emulator: no thread for a control client: {error}");
         }
     }
 }
 
-fn answer(shared: &Shared, mut stream: &UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+fn answer(shared: &Shared, stream: &UnixStream, patience: Duration) -> io::Result<()> {
     let mut line = String::new();
-    BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
+    let input = Timed::new(stream, patience);
+    BufReader::new(input.take(LONGEST)).read_line(&mut line)?;
     let response = match serde_json::from_str(&line) {
         Ok(request) => obey(shared, request),
         Err(error) => Response::Error(format!("this is no request: {error}")),
     };
     let mut text = serde_json::to_string(&response)?;
     text.push('\n');
-    stream.write_all(text.as_bytes())
+    Timed::new(stream, patience).write_all(text.as_bytes())
+}
+
+/// A stream that must be done by a point in time, however little each call moves.
+struct Timed<'a> {
+    stream: &'a UnixStream,
+    end: Instant,
+}
+
+impl<'a> Timed<'a> {
+    fn new(stream: &'a UnixStream, patience: Duration) -> Self {
+        let end = Instant::now() + patience;
+        Self { stream, end }
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from(io::ErrorKind::TimedOut));
+        }
+        Ok(left)
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Does what a request asks.
@@ -159,6 +212,34 @@ mod tests {
             (MARK, "here")
         );
         assert!(control.trace(false).unwrap().entries.is_empty());
+    }
+
+    #[test]
+    fn a_client_that_is_slow_is_given_up_and_holds_up_no_other() {
+        let (shared, control, directory) = serve();
+        let silent = UnixStream::connect(directory.path().join("control.sock")).unwrap();
+        control.state().unwrap();
+        drop(silent);
+        // One that sends a byte now and then.
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let trickle = std::thread::spawn(move || {
+            while (&theirs).write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let since = Instant::now();
+        let patience = Duration::from_millis(100);
+        answer(&shared, &ours, patience).unwrap_err();
+        // One that does not take its answer, which is longer than what a socket holds.
+        drop(ours);
+        trickle.join().unwrap();
+        for _ in 0..1000 {
+            control.mark(&"x".repeat(4000)).unwrap();
+        }
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"{\"op\":\"trace\"}\n").unwrap();
+        answer(&shared, &ours, patience).unwrap_err();
+        assert!(since.elapsed() < Duration::from_secs(5));
     }
 
     #[test]

@@ -7,18 +7,21 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::stat::fstat;
 use serde_json::{Map, Value};
 
 use crate::abi::{Command, drm, kfd, load};
-use crate::ioctl::{Caller, Descriptor};
-use crate::state::{BlockId, Driver};
+use crate::ioctl::Caller;
+use crate::state::{BlockId, Driver, FileId, FileKind};
 use crate::trace::{Entry, now_ns};
 
-use super::caller::{RemoteCaller, classify};
+use super::caller::RemoteCaller;
+use super::fuse::WHICH_FILE;
 use super::shared::Shared;
 
 /// linux/seccomp.h; the notification structs come from libc.
@@ -27,6 +30,9 @@ const NOTIF_SEND: u64 = ioctl_number(3, 1, size_of::<libc::seccomp_notif_resp>()
 const NOTIF_ADDFD: u64 = ioctl_number(1, 3, size_of::<libc::seccomp_notif_addfd>());
 /// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`: the kernel runs the system call itself.
 const CONTINUE: u32 = 1;
+
+/// How long a program may take from connecting to sending its listener.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 const fn ioctl_number(direction: u32, number: u8, size: usize) -> u64 {
     Command::new(direction, b'!', number, size).0 as u64
@@ -38,6 +44,8 @@ pub struct Injector {
     pub shared: Arc<Shared>,
     /// Where the dma-bufs of the node are files.
     pub dmabufs: PathBuf,
+    /// Device number of the node's FUSE file system.
+    pub file_system: libc::dev_t,
 }
 
 /// A descriptor for a caller.
@@ -54,18 +62,24 @@ impl Injector {
     /// Takes listeners from programs that enter the node, and serves each on its own thread.
     pub fn run(self: &Arc<Self>, socket: &UnixListener) {
         for stream in socket.incoming().flatten() {
-            match receive_descriptor(&stream) {
-                Ok(Some(listener)) => {
-                    let injector = Arc::clone(self);
-                    let serve = move || while injector.serve(&listener) {};
-                    if let Err(error) = std::thread::Builder::new().spawn(serve) {
-                        eprintln!("kfd-emulator: no thread for a seccomp listener: {error}");
-                    }
-                }
-                // Whoever connected has gone without installing a filter.
-                Ok(None) => {}
-                Err(error) => eprintln!("kfd-emulator: a seccomp listener was lost: {error}"),
+            // Who connects and says nothing holds up nobody else.
+            let injector = Arc::clone(self);
+            let accept = move || injector.accept(&stream);
+            if let Err(error) = std::thread::Builder::new().spawn(accept) {
+                eprintln!("kfd-emulator: no thread for a seccomp listener: {error}");
             }
+        }
+    }
+
+    fn accept(&self, stream: &UnixStream) {
+        let received = stream
+            .set_read_timeout(Some(PATIENCE))
+            .and_then(|()| receive_descriptor(stream));
+        match received {
+            Ok(Some(listener)) => while self.serve(&listener) {},
+            // Whoever connected has gone without installing a filter.
+            Ok(None) => {}
+            Err(error) => eprintln!("kfd-emulator: a seccomp listener was lost: {error}"),
         }
     }
 
@@ -125,14 +139,15 @@ impl Injector {
         command: Command,
         address: u64,
     ) -> Option<Result<Gift, Errno>> {
-        let link = caller.link(fd)?;
-        let is_kfd = link.ends_with("/kfd");
+        let file = self.which_file(caller, fd)?;
+        let is_kfd = matches!(self.shared.driver().file(file)?.kind, FileKind::Kfd(_));
         let mut bytes = vec![0; command.size()];
         let argument = caller.read(address, &mut bytes);
         match (command.kind(), command.number()) {
             (kfd::TYPE, kfd::number::EXPORT_DMABUF) if is_kfd => Some(argument.and_then(|()| {
                 let args: kfd::ExportDmabuf = load(&bytes);
-                let block = exported_buffer(&self.shared.driver(), caller.pid(), args.handle)?;
+                let block =
+                    exported_buffer(&self.shared.driver(), file, caller.pid(), args.handle)?;
                 self.dmabuf(
                     block,
                     args.flags,
@@ -147,19 +162,15 @@ impl Injector {
                     .ok_or(Errno::EINVAL)?;
                 smi_events()
             })),
-            (drm::TYPE, drm::number::PRIME_HANDLE_TO_FD) => {
-                let Descriptor::Render(minor) = classify(&link) else {
-                    return None;
-                };
+            (drm::TYPE, drm::number::PRIME_HANDLE_TO_FD) if !is_kfd => {
                 Some(argument.and_then(|()| {
                     let args: drm::PrimeHandle = load(&bytes);
-                    let block = {
-                        let driver = self.shared.driver();
-                        let device = driver.devices.iter().find(|d| d.gpu.render_minor == minor);
-                        let gpu_id = device.ok_or(Errno::EBADF)?.gpu.gpu_id;
-                        driver.find_handle(caller.pid(), gpu_id, args.handle)
-                    };
-                    let block = block.ok_or(Errno::ENOENT)?;
+                    let block = self
+                        .shared
+                        .driver()
+                        .handles(file)
+                        .and_then(|handles| handles.get(args.handle))
+                        .ok_or(Errno::ENOENT)?;
                     self.dmabuf(
                         block,
                         args.flags,
@@ -169,6 +180,20 @@ impl Injector {
             }
             _ => None,
         }
+    }
+
+    /// Which open file of this node a descriptor of the caller is; `None` when it is none. The
+    /// descriptor is borrowed and asked: a path, or a process, can have several open.
+    fn which_file(&self, caller: &RemoteCaller, fd: u64) -> Option<FileId> {
+        let file = caller.borrow_descriptor(u32::try_from(fd).ok()?).ok()?;
+        if fstat(&file).ok()?.st_dev != self.file_system {
+            return None;
+        }
+        let mut id = 0_u64;
+        // SAFETY: the command says that the answer is 8 bytes, which `id` has; the file is one of
+        // this node's mount, so it is this server that answers.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), WHICH_FILE.0.into(), &raw mut id) };
+        (result == 0).then_some(FileId(id))
     }
 
     /// Opens the dma-buf of a block. That is a request to this very server, so no lock may be
@@ -204,9 +229,15 @@ impl Injector {
     }
 }
 
-fn exported_buffer(driver: &Driver, pid: u32, handle: u64) -> Result<BlockId, Errno> {
-    let process = driver.process_of_pid(pid).ok_or(Errno::EBADF)?;
+fn exported_buffer(driver: &Driver, file: FileId, pid: u32, handle: u64) -> Result<BlockId, Errno> {
+    let process = match driver.file(file).map(|f| &f.kind) {
+        Some(FileKind::Kfd(key)) => driver.processes.get(key),
+        _ => None,
+    };
+    // A forked child cannot use its parent's descriptor (kfd_ioctl).
+    let process = process.filter(|p| p.opener.pid == pid);
     process
+        .ok_or(Errno::EBADF)?
         .buffers
         .get(&handle)
         .and_then(|b| b.block)

@@ -1,6 +1,6 @@
 //! Open file descriptions of the node's devices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BlockId, Driver, Opener, Process, ProcessKey};
 
@@ -18,10 +18,54 @@ pub enum FileKind {
         /// Whose node.
         gpu_id: u32,
         /// GEM handles and the blocks that they name.
-        handles: BTreeMap<u32, BlockId>,
+        handles: Handles,
     },
     /// A dma-buf.
     Dmabuf(BlockId),
+}
+
+/// GEM handles of an open file description and the blocks that they name. The lowest free number
+/// is given, as the kernel's IDR does.
+#[derive(Debug, Default)]
+pub struct Handles {
+    blocks: BTreeMap<u32, BlockId>,
+    /// Numbers below the highest that was given and that are free again.
+    free: BTreeSet<u32>,
+    highest: u32,
+}
+
+impl Handles {
+    /// A new handle; `None` when there are no numbers left.
+    pub fn add(&mut self, block: BlockId) -> Option<u32> {
+        let handle = match self.free.pop_first() {
+            Some(handle) => handle,
+            None => {
+                self.highest = self.highest.checked_add(1)?;
+                self.highest
+            }
+        };
+        self.blocks.insert(handle, block);
+        Some(handle)
+    }
+
+    /// What a handle names.
+    pub fn get(&self, handle: u32) -> Option<BlockId> {
+        self.blocks.get(&handle).copied()
+    }
+
+    /// Takes a handle out.
+    pub fn remove(&mut self, handle: u32) -> Option<BlockId> {
+        let block = self.blocks.remove(&handle)?;
+        self.free.insert(handle);
+        Some(block)
+    }
+
+    /// A handle that names this block.
+    pub fn of(&self, block: BlockId) -> Option<u32> {
+        let mut all = self.blocks.iter();
+        all.find(|&(_, &known)| known == block)
+            .map(|(&handle, _)| handle)
+    }
 }
 
 /// An open file description.
@@ -72,7 +116,7 @@ impl Driver {
             pid,
             kind: FileKind::Render {
                 gpu_id,
-                handles: BTreeMap::new(),
+                handles: Handles::default(),
             },
         })
     }
@@ -110,6 +154,7 @@ impl Driver {
             }
             FileKind::Render { handles, .. } => {
                 handles
+                    .blocks
                     .into_values()
                     .for_each(|block| self.release_block(block));
             }
@@ -123,25 +168,11 @@ impl Driver {
     }
 
     /// The GEM handles of a render node's open file description.
-    pub fn handles(&mut self, id: FileId) -> Option<&mut BTreeMap<u32, BlockId>> {
+    pub fn handles(&mut self, id: FileId) -> Option<&mut Handles> {
         match &mut self.files.get_mut(&id)?.kind {
             FileKind::Render { handles, .. } => Some(handles),
             _ => None,
         }
-    }
-
-    /// The block behind a GEM handle of a process, whichever of its open files has it.
-    pub fn find_handle(&self, pid: u32, gpu_id: u32, handle: u32) -> Option<BlockId> {
-        self.files
-            .values()
-            .filter(|f| f.pid == pid)
-            .find_map(|f| match &f.kind {
-                FileKind::Render {
-                    gpu_id: of,
-                    handles,
-                } if *of == gpu_id => handles.get(&handle).copied(),
-                _ => None,
-            })
     }
 }
 
@@ -211,14 +242,32 @@ mod tests {
     }
 
     #[test]
+    fn handles_are_the_lowest_free_numbers_however_many_there_are() {
+        let mut handles = Handles::default();
+        let since = std::time::Instant::now();
+        for number in 1..=200_000 {
+            assert_eq!(handles.add(BlockId(u64::from(number))), Some(number));
+        }
+        // Looking through all of them each time would take minutes.
+        assert!(since.elapsed() < std::time::Duration::from_secs(10));
+        assert_eq!(handles.remove(70), Some(BlockId(70)));
+        assert_eq!(handles.remove(7), Some(BlockId(7)));
+        assert_eq!(handles.remove(7), None);
+        assert_eq!(handles.add(BlockId(1)), Some(7));
+        assert_eq!(handles.add(BlockId(1)), Some(70));
+        assert_eq!(handles.of(BlockId(9)), Some(9));
+    }
+
+    #[test]
     fn closing_a_render_node_drops_its_handles() {
         let (mut driver, _) = driver();
         let gpu_id = driver.devices[0].gpu.gpu_id;
         let file = driver.open_render(gpu_id, 10);
         let (block, _) = driver.allocate(gpu_id, Domain::Vram, PAGE, 0).unwrap();
-        driver.handles(file).unwrap().insert(1, block);
-        assert_eq!(driver.find_handle(10, gpu_id, 1), Some(block));
-        assert_eq!(driver.find_handle(11, gpu_id, 1), None);
+        assert_eq!(driver.handles(file).unwrap().add(block), Some(1));
+        let other = driver.open_render(gpu_id, 10);
+        assert_eq!(driver.handles(file).unwrap().get(1), Some(block));
+        assert_eq!(driver.handles(other).unwrap().get(1), None);
         driver.close(file);
         assert_eq!(driver.devices[0].vram_used, 0);
     }

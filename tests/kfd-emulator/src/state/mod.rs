@@ -50,6 +50,8 @@ pub struct Options {
     /// Whether a preloaded library opens the descriptors that ioctls return; see
     /// [`crate::inject`].
     pub preload: bool,
+    /// Bytes of system memory, of which GPUs get a share; see [`SystemShare`].
+    pub system_bytes: u64,
 }
 
 impl Default for Options {
@@ -58,6 +60,35 @@ impl Default for Options {
             kfd_minor: 17,
             dkms_ipc: false,
             preload: false,
+            system_bytes: u64::MAX,
+        }
+    }
+}
+
+/// How much system memory all GPUs together may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SystemShare {
+    /// GTT and user memory: all but 1/64, and but what amdgpu keeps free
+    /// (`amdgpu_amdkfd_gpuvm_init_mem_limits` and `AMDGPU_RESERVE_MEM_LIMIT` of
+    /// amdgpu_amdkfd_gpuvm.c, Linux 6.x).
+    pub all: u64,
+    /// GTT alone: half (`ttm_global_init`, the default of `ttm.pages_limit`).
+    pub gtt: u64,
+}
+
+impl SystemShare {
+    /// That of a machine with so many bytes of memory.
+    pub fn of(system_bytes: u64) -> Self {
+        const RESERVE: u64 = 3 << 29;
+        let most = system_bytes - (system_bytes >> 6);
+        let all = if most < 2 * RESERVE {
+            most / 2
+        } else {
+            most - RESERVE
+        };
+        Self {
+            all,
+            gtt: system_bytes / 2,
         }
     }
 }
@@ -108,6 +139,8 @@ pub struct Driver {
     pub blocks: Blocks,
     /// WAIT_EVENTS that are not over.
     pub waits: Waits,
+    /// Bytes of GTT in blocks.
+    pub gtt_used: u64,
     /// Allocations to fail.
     pub fail_allocs: Option<FailAllocs>,
     /// Changes whenever a queue comes, goes or changes.
@@ -133,6 +166,7 @@ impl Driver {
             processes: BTreeMap::new(),
             blocks: Blocks::default(),
             waits: Waits::default(),
+            gtt_used: 0,
             fail_allocs: None,
             queues_serial: 0,
             files: BTreeMap::new(),
@@ -185,11 +219,21 @@ impl Driver {
         if domain == Domain::Vram && size > device.vram_limit.saturating_sub(device.vram_used) {
             return Err(Errno::ENOMEM);
         }
+        if domain == Domain::Gtt {
+            let share = SystemShare::of(self.options.system_bytes);
+            if size > share.gtt.saturating_sub(self.gtt_used) {
+                return Err(Errno::ENOMEM);
+            }
+            self.check_system_memory(size)?;
+        }
         let (id, block) = self
             .blocks
             .create(gpu_id, domain, size, flags)
             .ok_or(Errno::ENOMEM)?;
         let offset = block.offset;
+        if domain == Domain::Gtt {
+            self.gtt_used += size;
+        }
         if domain == Domain::Vram
             && let Some(device) = self.device_mut(gpu_id)
         {
@@ -199,12 +243,29 @@ impl Driver {
         Ok((id, offset))
     }
 
+    /// Whether GPUs may use so much more system memory, GTT or user memory.
+    ///
+    /// # Errors
+    /// `ENOMEM` when not.
+    pub fn check_system_memory(&self, bytes: u64) -> Result<(), Errno> {
+        let user = self.processes.values().map(|p| p.user_memory);
+        let used = user.fold(self.gtt_used, u64::saturating_add);
+        let share = SystemShare::of(self.options.system_bytes);
+        if bytes > share.all.saturating_sub(used) {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(())
+    }
+
     /// Drops a reference to a block; the last one gives its memory back.
     pub fn release_block(&mut self, id: BlockId) {
         let Some(block) = self.blocks.release(id) else {
             return;
         };
         self.backing.discard(block.offset, block.size);
+        if block.domain == Domain::Gtt {
+            self.gtt_used = self.gtt_used.saturating_sub(block.size);
+        }
         if block.domain == Domain::Vram
             && let Some(device) = self.device_mut(block.gpu_id)
         {
@@ -332,6 +393,26 @@ mod tests {
         assert_eq!(*backing.0.lock().unwrap(), [(offset, VRAM)]);
         assert_eq!(driver.devices[0].vram_used, 0);
         assert!(driver.allocate(gpu_id, Domain::Vram, PAGE, 0).is_ok());
+    }
+
+    #[test]
+    fn gpus_get_a_share_of_system_memory() {
+        const GIB: u64 = 1 << 30;
+        let share = SystemShare::of(64 * GIB);
+        assert_eq!((share.all, share.gtt), (63 * GIB - (3 << 29), 32 * GIB));
+        assert_eq!(SystemShare::of(GIB).all, (GIB - GIB / 64) / 2);
+        let (mut driver, _) = driver();
+        driver.options.system_bytes = 64 * GIB;
+        let gpu_id = driver.devices[0].gpu.gpu_id;
+        let (block, _) = driver.allocate(gpu_id, Domain::Gtt, 32 * GIB, 0).unwrap();
+        assert_eq!(
+            driver.allocate(gpu_id, Domain::Gtt, PAGE, 0),
+            Err(Errno::ENOMEM)
+        );
+        assert_eq!(driver.check_system_memory(29 * GIB), Ok(()));
+        assert_eq!(driver.check_system_memory(30 * GIB), Err(Errno::ENOMEM));
+        driver.release_block(block);
+        assert!(driver.allocate(gpu_id, Domain::Gtt, PAGE, 0).is_ok());
     }
 
     #[test]

@@ -46,6 +46,16 @@ pub struct Buffer {
     pub mapped: BTreeSet<u32>,
 }
 
+impl Buffer {
+    /// Bytes of the process's own memory in it.
+    pub fn user_memory(&self) -> u64 {
+        match self.place {
+            Some(Place::Process(_)) => self.period,
+            _ => 0,
+        }
+    }
+}
+
 /// What the driver keeps for a process from its first open of `/dev/kfd` to the last close.
 #[derive(Debug)]
 pub struct Process {
@@ -65,6 +75,8 @@ pub struct Process {
     pub events: Events,
     /// Bytes of VRAM by GPU: `vram_GPUID` in sysfs.
     pub vram: BTreeMap<u32, u64>,
+    /// Bytes of its own memory that are buffers (`ALLOC_USERPTR`).
+    pub user_memory: u64,
     /// The GPUs whose VM it has acquired.
     pub acquired: BTreeSet<u32>,
     /// The GPU page table.
@@ -88,6 +100,7 @@ impl Process {
             queues: BTreeMap::new(),
             events: Events::default(),
             vram: BTreeMap::new(),
+            user_memory: 0,
             acquired: BTreeSet::new(),
             page_table: PageTable::default(),
             svm: Ranges::default(),
@@ -104,6 +117,7 @@ impl Process {
         if buffer.charged > 0 {
             *self.vram.entry(buffer.gpu_id).or_default() += buffer.charged;
         }
+        self.user_memory = self.user_memory.saturating_add(buffer.user_memory());
         self.buffers.insert(handle, buffer);
         handle
     }
@@ -111,6 +125,7 @@ impl Process {
     /// Takes a buffer out. What it was charged is given back; its block is the caller's to release.
     pub fn remove_buffer(&mut self, handle: u64) -> Option<Buffer> {
         let buffer = self.buffers.remove(&handle)?;
+        self.user_memory = self.user_memory.saturating_sub(buffer.user_memory());
         if let Some(vram) = self.vram.get_mut(&buffer.gpu_id) {
             *vram = vram.saturating_sub(buffer.charged);
         }

@@ -44,7 +44,7 @@ impl Call<'_> {
     pub(super) fn gem_close(&mut self, args: &mut GemClose) -> Result<(), Errno> {
         self.fields.set("handle", args.handle);
         let handles = self.driver.handles(self.file).ok_or(Errno::EBADF)?;
-        let block = handles.remove(&args.handle).ok_or(Errno::EINVAL)?;
+        let block = handles.remove(args.handle).ok_or(Errno::EINVAL)?;
         self.driver.release_block(block);
         Ok(())
     }

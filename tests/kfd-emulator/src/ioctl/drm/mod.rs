@@ -49,16 +49,13 @@ impl Call<'_> {
     fn block_of(&mut self, handle: u32) -> Result<BlockId, Errno> {
         self.fields.set("handle", handle);
         let handles = self.driver.handles(self.file).ok_or(Errno::EBADF)?;
-        handles.get(&handle).copied().ok_or(Errno::ENOENT)
+        handles.get(handle).ok_or(Errno::ENOENT)
     }
 
     /// A new handle for a block, whose reference it takes over.
     fn add_handle(&mut self, block: BlockId) -> Result<u32, Errno> {
         let handles = self.driver.handles(self.file).ok_or(Errno::EBADF)?;
-        let handle = (1..u32::MAX)
-            .find(|h| !handles.contains_key(h))
-            .ok_or(Errno::ENOSPC)?;
-        handles.insert(handle, block);
+        let handle = handles.add(block).ok_or(Errno::ENOSPC)?;
         self.fields.set("handle", handle);
         Ok(handle)
     }

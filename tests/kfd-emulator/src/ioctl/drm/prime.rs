@@ -16,7 +16,7 @@ impl Call<'_> {
             return Err(Errno::EBADF);
         };
         let handles = self.driver.handles(self.file).ok_or(Errno::EBADF)?;
-        if let Some((&handle, _)) = handles.iter().find(|&(_, &known)| known == block) {
+        if let Some(handle) = handles.of(block) {
             args.handle = handle;
             self.fields.set("handle", handle);
             return Ok(());

@@ -69,8 +69,7 @@ impl Call<'_> {
                 came: false,
             })
             .collect();
-        self.fields
-            .set("events", events.iter().map(|e| e.id).collect::<Vec<_>>());
+        self.fields.list("events", events.iter().map(|e| e.id));
         self.fields.set("timeout", args.timeout);
         let deadline =
             (args.timeout != FOREVER).then(|| now + Duration::from_millis(u64::from(args.timeout)));

@@ -54,6 +54,7 @@ impl Call<'_> {
             let (id, at) = self.driver.allocate(gpu_id, domain, memory, flags)?;
             (block, place, offset) = (Some(id), Some(Place::Backing(at)), at);
         } else if flags & ALLOC_USERPTR != 0 {
+            self.driver.check_system_memory(memory)?;
             place = Some(Place::Process(args.mmap_offset));
         } else if flags & ALLOC_DOORBELL != 0 {
             // Only to have a handle: what is mapped is the offset that CREATE_QUEUE returns.
@@ -125,7 +126,7 @@ impl Call<'_> {
         let size = buffer.size;
         self.fields.set("size", size);
         let gpu_ids: Vec<u32> = read_array(self.caller, args.gpu_ids_pointer, args.gpus)?;
-        self.fields.set("gpus", gpu_ids.clone());
+        self.fields.list("gpus", gpu_ids.iter().copied());
         for &gpu_id in &gpu_ids {
             self.check_gpu(gpu_id)?;
         }

@@ -30,11 +30,8 @@ impl Call<'_> {
             .chunks_exact(size_of::<SvmAttribute>())
             .map(load)
             .collect();
-        let shown: Vec<String> = attributes
-            .iter()
-            .map(|a| format!("{}={:#x}", a.kind, a.value))
-            .collect();
-        self.fields.set("attributes", shown);
+        let shown = |a: &SvmAttribute| format!("{}={:#x}", a.kind, a.value);
+        self.fields.list("attributes", attributes.iter().map(shown));
         let ranges = &mut self.process()?.svm;
         match args.operation {
             SVM_SET => ranges.set(args.start, end, &attributes)?,

@@ -32,6 +32,10 @@ pub(super) use files::Files;
 /// Name of the file whose lines become entries of the trace.
 pub(super) const MARK: &str = "mark";
 
+/// An ioctl of this server's own: answers with the [`FileId`] of the open file. It is for the
+/// injector, which has only a descriptor; to others it tells nothing.
+pub(super) const WHICH_FILE: Command = Command::new(2, 0xfe, 1, size_of::<u64>());
+
 impl Files {
     fn open_device(&self, device: Device, tid: u32, reply: ReplyOpen) {
         let backing = match self.backing.get(&reply, self.shared.memory.file()) {
@@ -277,6 +281,9 @@ impl Filesystem for Files {
         reply: ReplyIoctl,
     ) {
         let (command, file) = (Command(command), FileId(handle.0));
+        if command.0 == WHICH_FILE.0 {
+            return reply.ioctl(0, &file.0.to_ne_bytes());
+        }
         let mut argument = in_data.to_vec();
         argument.resize(command.size(), 0);
 
