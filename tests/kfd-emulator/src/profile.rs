@@ -40,6 +40,8 @@ static ALL: LazyLock<Result<Vec<Profile>, ProfileError>> = LazyLock::new(|| {
 pub struct Profile {
     /// The name by which it is chosen, such as `mi210`.
     pub name: String,
+    /// GPUs in a node that does not say how many: what the card is sold in.
+    pub default_count: usize,
     /// The name that the SMI tools print.
     pub market_name: String,
     /// The topology node's `name`: the chip's code name, or `ip discovery` on newer chips.
@@ -304,6 +306,13 @@ impl Profile {
         }
         if !VRAM_RANGE.contains(&self.vram_bytes) {
             return Err(format!("vram_bytes is {}", self.vram_bytes));
+        }
+        if !(1..=self.pci.buses.len()).contains(&self.default_count) {
+            return Err(format!(
+                "default_count is {}, but there are {} buses",
+                self.default_count,
+                self.pci.buses.len()
+            ));
         }
         let buses: BTreeSet<_> = self.pci.buses.iter().collect();
         if buses.is_empty() || buses.len() != self.pci.buses.len() {

@@ -335,3 +335,26 @@ fn a_program_that_handles_an_interrupt_keeps_its_node() {
         .unwrap();
     assert_eq!(status.code(), Some(130));
 }
+
+#[test]
+fn mi300x_comes_in_eights() {
+    for (profile, count) in [("mi300x", 8), ("mi210", 1), ("rx7900xtx", 1)] {
+        let node = start_or_skip!(Node::builder().profile(profile));
+        assert_eq!(
+            node.control().state().unwrap().gpus.len(),
+            count,
+            "{profile}"
+        );
+    }
+    let node = start_or_skip!(Node::builder().profile("mi300x").gpus(2));
+    assert_eq!(node.control().state().unwrap().gpus.len(), 2);
+    let help = Command::new(env!("CARGO_BIN_EXE_kfd-emulator"))
+        .args(["node", "--help"])
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8(help.stdout)
+            .unwrap()
+            .contains("8 for mi300x")
+    );
+}

@@ -14,9 +14,9 @@ pub struct Config {
     /// Kind of GPU: mi210, mi300x, rx7900xtx, or a gfx name
     #[arg(long, default_value = "mi210", value_name = "PROFILE")]
     pub gpu: String,
-    /// Number of GPUs
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub gpus: usize,
+    /// Number of GPUs [default: 8 for mi300x, else 1]
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<usize>,
     /// VRAM of each GPU, such as 4GiB or 512MiB [default: what the board has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub vram: Option<u64>,
@@ -41,7 +41,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             gpu: "mi210".to_owned(),
-            gpus: 1,
+            gpus: None,
             vram: None,
             inject: Inject::default(),
             trace: None,
@@ -57,10 +57,12 @@ impl Config {
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec![
             format!("--gpu={}", self.gpu).into(),
-            format!("--gpus={}", self.gpus).into(),
             format!("--inject={}", self.inject).into(),
             format!("--kfd-minor={}", self.kfd_minor).into(),
         ];
+        if let Some(gpus) = self.gpus {
+            arguments.push(format!("--gpus={gpus}").into());
+        }
         if let Some(vram) = self.vram {
             arguments.push(format!("--vram={vram}").into());
         }
@@ -116,7 +118,7 @@ mod tests {
     fn the_arguments_give_the_configuration_back() {
         let all = Config {
             gpu: "mi300x".to_owned(),
-            gpus: 8,
+            gpus: Some(8),
             vram: Some(1 << 30),
             inject: Inject::Preload,
             trace: Some("/tmp/a b".into()),

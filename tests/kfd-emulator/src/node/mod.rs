@@ -120,9 +120,9 @@ impl Builder {
         self
     }
 
-    /// How many GPUs; 1 by default.
+    /// How many GPUs; what the profile says by default: 8 of `mi300x`, 1 of others.
     pub fn gpus(mut self, count: usize) -> Self {
-        self.config.gpus = count;
+        self.config.gpus = Some(count);
         self
     }
 

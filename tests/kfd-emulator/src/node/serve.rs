@@ -72,7 +72,9 @@ fn say(ready: &Ready) -> io::Result<()> {
 /// Starts everything, and returns the number of the node's FUSE file system.
 fn start(config: &Config) -> Result<String> {
     programs::check_proc()?;
-    let gpus = gpus(Profile::by_name(&config.gpu)?, config.gpus, config.vram)?;
+    let profile = Profile::by_name(&config.gpu)?;
+    let count = config.gpus.unwrap_or(profile.default_count);
+    let gpus = gpus(profile, count, config.vram)?;
     let trace = match &config.trace {
         None => Trace::default(),
         Some(path) => Trace::to_file(path)

@@ -38,6 +38,16 @@ fn damaged_data_is_told_with_the_reason() {
     for (from, to, reason) in [
         ("cu_count = 304", "cu_count = 0", "cu_count is 0"),
         (
+            "default_count = 8",
+            "default_count = 9",
+            "there are 8 buses",
+        ),
+        (
+            "default_count = 8",
+            "default_count = 0",
+            "default_count is 0",
+        ),
+        (
             "cu_count = 304",
             "cu_count = 3040",
             "shader arrays hold 320",

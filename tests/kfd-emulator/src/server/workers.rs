@@ -22,8 +22,16 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Workers {
     queue: Mutex<Queue>,
     work_came: Condvar,
-    outstanding: Mutex<Vec<(Instant, u32, Arc<dyn Overdue>)>>,
+    outstanding: Mutex<Vec<Outstanding>>,
     answer_outstanding: Condvar,
+}
+
+/// An answer that is outstanding.
+struct Outstanding {
+    since: Instant,
+    /// Whose process it is for.
+    pid: u32,
+    answer: Arc<dyn Overdue>,
 }
 
 #[derive(Default)]
@@ -81,8 +89,7 @@ impl Workers {
         job: impl FnOnce(&Answer<R>) + Send + 'static,
     ) -> Result<(), R> {
         let mut outstanding = lock(&self.outstanding);
-        let of_process =
-            |(_, of, answer): &&(_, u32, Arc<dyn Overdue>)| *of == pid && answer.is_outstanding();
+        let of_process = |one: &&Outstanding| one.pid == pid && one.answer.is_outstanding();
         if outstanding.iter().filter(of_process).count() >= MOST_OF_A_PROCESS {
             return Err(reply);
         }
@@ -90,7 +97,11 @@ impl Workers {
             reply: Mutex::new(Some(reply)),
             refuse,
         });
-        outstanding.push((Instant::now(), pid, Arc::clone(&answer) as _));
+        outstanding.push(Outstanding {
+            since: Instant::now(),
+            pid,
+            answer: Arc::clone(&answer) as _,
+        });
         drop(outstanding);
         self.answer_outstanding.notify_one();
         let mut queue = lock(&self.queue);
@@ -144,12 +155,12 @@ impl Workers {
             drop(outstanding);
             std::thread::sleep(LOOK);
             outstanding = lock(&self.outstanding);
-            for (since, _, answer) in &*outstanding {
-                if since.elapsed() > PATIENCE {
-                    answer.give_up();
+            for one in &*outstanding {
+                if one.since.elapsed() > PATIENCE {
+                    one.answer.give_up();
                 }
             }
-            outstanding.retain(|(.., answer)| answer.is_outstanding());
+            outstanding.retain(|one| one.answer.is_outstanding());
         }
     }
 }

@@ -69,7 +69,7 @@ impl Files {
     fn open_unmappable(&self, handle: u64, reply: ReplyOpen) {
         match self.nothing.get(&reply, &self.empty) {
             Ok(backing) => {
-                reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO, &backing)
+                reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO, &backing);
             }
             Err(errno) => reply.error(errno),
         }
