@@ -14,7 +14,7 @@ use crate::{cargo, machine, rocm};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The GPU: mi210, mi300x (eight of them unless --gpus says otherwise) or rx7900xtx
+    /// The GPU: mi210, mi300x (eight of them unless --gpus says otherwise), rx7900xtx or mi100
     #[arg(long, value_name = "PROFILE", default_value = "mi210")]
     gpu: String,
     /// How many of them
