@@ -3,7 +3,8 @@
 mod tiers;
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -79,7 +80,9 @@ fn nextest(plan: &Plan, filter: Option<&str>) -> Result<String> {
     if let Some(filter) = filter {
         expression = format!("({expression}) and ({filter})");
     }
-    let mut runner = cargo()
+    let mut runner = cargo();
+    with_keyboard_signals(&mut runner);
+    let mut runner = runner
         .args([
             "nextest",
             "run",
@@ -110,4 +113,20 @@ fn nextest(plan: &Plan, filter: Option<&str>) -> Result<String> {
         );
     }
     summary.context("the runner closed without a summary")
+}
+
+/// A shell that starts something in the background lets it ignore Ctrl-C, and all that it starts
+/// inherits that. Tests of what a signal does must not depend on how they were started.
+fn with_keyboard_signals(command: &mut Command) {
+    let reset = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: setting the default action has no pointers and runs no code.
+            if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure calls signal alone, which is async-signal-safe.
+    unsafe { command.pre_exec(reset) };
 }
