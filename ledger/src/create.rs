@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use crate::MAX_GPUS;
 use crate::directory::Directory;
 use crate::error::JoinError;
+use crate::fault::fault_point;
 use crate::file::{Names, boot_id, now};
 use crate::gpu::GpuSpec;
 use crate::layout::{
@@ -30,6 +31,7 @@ pub(crate) fn create(
 ) -> Result<(), JoinError> {
     let result = create_draft(directory, names, budget, gpus, version).and_then(|()| {
         let linked = sys::link_at(directory.fd(), &names.draft, &names.ledger);
+        fault_point!(LedgerLinked);
         linked.map_err(|e| {
             directory
                 .error("cannot give its name to", &names.ledger, e)
@@ -69,6 +71,7 @@ fn create_draft(
         directory.file_mode(),
     )
     .map_err(failed("cannot make"))?;
+    fault_point!(DraftMade);
     directory
         .settle_owner_and_mode(fd.as_fd())
         .map_err(failed("cannot set the mode of"))?;
@@ -81,6 +84,7 @@ fn create_draft(
             _ => failed("cannot reserve the space of")(error),
         }
     })?;
+    fault_point!(DraftAllocated);
     let id = sys::status(fd.as_fd())
         .map_err(failed("cannot examine"))?
         .file;
@@ -96,6 +100,7 @@ fn create_draft(
     let map =
         Mapping::new(fd.as_fd(), geometry, true).map_err(failed("cannot map the memory of"))?;
     write_gpus(&map, gpus);
+    fault_point!(DraftGpusWritten);
     let header = map.header();
     geometry.write(header);
     let boot = boot_id().map_err(failed("cannot read the boot ID for"))?;
@@ -118,6 +123,7 @@ fn create_draft(
     store_bytes(&header.creator_version, version.as_bytes());
     header.version.store(VERSION, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
+    fault_point!(DraftWritten);
     Ok(())
 }
 

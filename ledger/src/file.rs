@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::directory::{Directory, c_string};
 use crate::error::{OpenError, SystemError};
+use crate::fault::fault_point;
 use crate::layout::{
     FLAG_SHARED, Geometry, Header, LIVENESS_LOCKS, LIVENESS_WITNESS, MAGIC, VERSION, load_text,
 };
@@ -237,10 +238,14 @@ fn check_contents(
 
 /// Removes a ledger and its owners file, under the directory's lock.
 pub(crate) fn remove(directory: &Directory, names: &Names) -> Result<(), SystemError> {
-    for name in [&names.ledger, &names.owners] {
-        sys::unlink_at(directory.fd(), name)
-            .map_err(|error| directory.error("cannot remove", name, error))?;
-    }
+    let unlink = |name| {
+        let removed = sys::unlink_at(directory.fd(), name);
+        removed.map_err(|error| directory.error("cannot remove", name, error))
+    };
+    unlink(&names.ledger)?;
+    fault_point!(LedgerUnlinked);
+    unlink(&names.owners)?;
+    fault_point!(OwnersUnlinked);
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use crate::create;
 use crate::directory::{Directory, c_string};
 use crate::directory_lock::{DEADLINE, DirectoryLock, LOCK_FILE};
 use crate::error::{JoinError, OpenError, SystemError};
+use crate::fault::fault_point;
 use crate::file::{self, Access, LedgerFile, Names, now};
 use crate::fork_guard::ForkGuard;
 use crate::gpu::GpuSpec;
@@ -53,6 +54,7 @@ pub(crate) fn join(
         identity,
     };
     let lock = DirectoryLock::take(&directory, DEADLINE)?;
+    fault_point!(JoinLocked);
     create::remove_draft(&directory, &names)?;
     for _ in 0..ATTEMPTS {
         let ledger = newcomer.open_or_create(&lock)?;
@@ -62,8 +64,10 @@ pub(crate) fn join(
             // Somebody removed it from outside, without the lock. Others may still be in it; the
             // next round sees that.
             give_up(&ledger.map, &claimed);
+            fault_point!(JoinGaveUp);
             continue;
         }
+        fault_point!(JoinChecked);
         let member = newcomer.member(ledger, gpus, claimed, guard)?;
         return Ok(Joined { member, notices });
     }
@@ -216,11 +220,13 @@ impl Newcomer<'_> {
             .limit
             .store(encode_limit(gpu.limit), Ordering::Relaxed);
         record.board_bytes.store(gpu.board_bytes, Ordering::Relaxed);
+        fault_point!(GpuWritten);
         // Published with its count: nobody looks at a record before.
         map.header()
             .gpu_count
             .word
             .store(index.saturating_add(1) as u64, Ordering::Release);
+        fault_point!(GpuAdded);
         Ok(index)
     }
 
@@ -287,9 +293,11 @@ impl Newcomer<'_> {
             if !free.swap(&slot.claim, claiming) {
                 continue;
             }
+            fault_point!(SlotClaiming);
             self.move_in(map, index, slot, gpus);
             let claim = claiming.with(State::Claimed);
             if claiming.swap(&slot.claim, claim) {
+                fault_point!(SlotClaimed);
                 return Ok(Some(Claimed {
                     index,
                     claim,
@@ -308,6 +316,7 @@ impl Newcomer<'_> {
                 cell.member_limit.store(gpu.own_limit, Ordering::Release);
             }
         }
+        fault_point!(SlotLimited);
         let who = Who::this();
         let relaxed = Ordering::Relaxed;
         slot.pid.store(u64::from(who.pid), relaxed);
@@ -351,12 +360,14 @@ impl Newcomer<'_> {
             .into_iter()
             .chain(arrays)
             .for_each(|word| word.store(0, relaxed));
+        fault_point!(SlotFilled);
         // Before the first byte is charged to the slot, so that every sum reaches it.
         let above = index.saturating_add(1) as u64;
         map.header()
             .high_water
             .word
             .fetch_max(above, Ordering::SeqCst);
+        fault_point!(HighWaterRaised);
     }
 
     fn member(
@@ -393,6 +404,7 @@ impl Newcomer<'_> {
         let fd = sys::move_high(self.directory.helper_file(&self.names.owners).ok()?);
         let file = sys::status(fd.as_fd()).ok()?.file;
         let held = sys::try_lock(fd.as_fd(), Kind::Process, Range::Byte(slot as u64));
+        fault_point!(OwnerLocked);
         (held.ok()?).then(|| Owner {
             fd: fd.into_raw_fd(),
             file,

@@ -42,6 +42,10 @@ mod denial;
 mod directory;
 mod directory_lock;
 mod error;
+#[cfg(feature = "fault-points")]
+pub mod fault;
+#[cfg(not(feature = "fault-points"))]
+mod fault;
 mod file;
 mod fork_guard;
 mod gpu;

@@ -14,6 +14,7 @@ use crate::account::Account;
 use crate::denial::Denial;
 use crate::directory_lock::DirectoryLock;
 use crate::error::JoinError;
+use crate::fault::fault_point;
 use crate::file::now;
 use crate::fork_guard::ForkGuard;
 use crate::gpu::{GpuKey, GpuSpec};
@@ -192,7 +193,9 @@ impl Member {
     pub fn commit(&self, reservation: Reservation, actual: u64) {
         if let Some((slot, account)) = self.account_of(reservation.gpu) {
             self.note(slot, account.commit(reservation.bytes, actual));
+            fault_point!(CommitSettled);
             slot.allocations.fetch_add(1, Ordering::Relaxed);
+            fault_point!(CommitCounted);
         }
     }
 
@@ -200,6 +203,7 @@ impl Member {
     pub fn cancel(&self, reservation: Reservation) {
         if let Some((slot, account)) = self.account_of(reservation.gpu) {
             self.note(slot, account.cancel(reservation.bytes));
+            fault_point!(CancelSettled);
         }
     }
 
@@ -208,7 +212,9 @@ impl Member {
     pub fn release(&self, gpu: usize, bytes: u64) {
         if let Some((slot, account)) = self.account_of(gpu) {
             self.note(slot, account.release(bytes));
+            fault_point!(ReleaseSettled);
             slot.frees.fetch_add(1, Ordering::Relaxed);
+            fault_point!(ReleaseCounted);
         }
     }
 
@@ -242,6 +248,7 @@ impl Member {
         };
         let bytes = bytes.min(crate::size::MAX_BYTES);
         account.own.overhead.store(bytes, Ordering::Release);
+        fault_point!(OverheadStored);
         slot.overhead_at.store(now(), Ordering::Relaxed);
         // A thread that leaves changes the state first and clears the figures then: either it clears
         // what was stored above, or the change is seen here.
@@ -270,12 +277,14 @@ impl Member {
         {
             return;
         }
+        fault_point!(RefusalBegun);
         fence(Ordering::Release);
         let index = self.gpus.get(gpu).map_or(u64::MAX, |gpu| gpu.index as u64);
         record.at.store(now(), Ordering::Relaxed);
         record.size.store(size, Ordering::Relaxed);
         record.gpu.store(index, Ordering::Relaxed);
         store_bytes(&record.api, api.as_bytes());
+        fault_point!(RefusalWritten);
         record
             .sequence
             .store(writing.wrapping_add(1), Ordering::Release);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::directory::Directory;
 use crate::directory_lock::{DEADLINE, DirectoryLock};
 use crate::error::{ChangeError, OpenError, PlaceError, SystemError};
+use crate::fault::fault_point;
 use crate::file::{self, Access, LedgerFile, Names};
 use crate::gpu::GpuKey;
 use crate::layout::encode_limit;
@@ -224,6 +225,7 @@ impl Ledger {
     pub fn remove_if_empty(&self) -> Result<bool, ChangeError> {
         self.must_be_writable()?;
         let lock = DirectoryLock::take(&self.directory, DEADLINE)?;
+        fault_point!(RemoveLocked);
         if !self.is_current() {
             return Ok(false);
         }
@@ -232,6 +234,7 @@ impl Ledger {
         if slots.any(|(_, slot)| Claim::load(&slot.claim).state() != State::Free) {
             return Ok(false);
         }
+        fault_point!(RemoveDecided);
         file::remove(&self.directory, &self.names)?;
         Ok(true)
     }

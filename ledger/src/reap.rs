@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::account;
 use crate::directory_lock::DirectoryLock;
+use crate::fault::fault_point;
 use crate::file::now;
 use crate::gpu::GpuKey;
 use crate::layout::{Cell, FOLLOW, Slot, load_text};
@@ -143,7 +144,10 @@ fn clear_if_dead(
     }
     match (target.map.liveness(), right) {
         (LivenessMode::Locks, _) => match liveness::is_locked(fd, index) {
-            Ok(false) => clear_locked(target, index, slot, each),
+            Ok(false) => {
+                fault_point!(ReapAsked);
+                clear_locked(target, index, slot, each)
+            }
             _ => false,
         },
         (LivenessMode::Witness, Right::Directory(_)) => {
@@ -166,6 +170,7 @@ fn clear_locked(
     let Ok(Taken::Held(lock)) = liveness::take(target.at, target.file, index) else {
         return false;
     };
+    fault_point!(ReapLocked);
     // Another reaper may have been here, and another owner may have come and gone.
     let claim = Claim::load(&slot.claim);
     let dead = !matches!(claim.state(), State::Free | State::Invalid);
@@ -191,6 +196,7 @@ fn clear(
     if claim != clearing && !claim.swap(&slot.claim, clearing) {
         return false;
     }
+    fault_point!(ReapClearing);
     let mut figures = map.row(index).map(account::read);
     each(Cleared {
         index,
@@ -198,16 +204,19 @@ fn clear(
         slot,
         figures: &mut figures,
     });
+    fault_point!(ReapTold);
     map.row(index).for_each(empty);
     let anomalies = slot.anomalies.load(Ordering::Relaxed);
     forget_identity(slot);
     if !clearing.swap(&slot.claim, claim.with(State::Free)) {
         return false;
     }
+    fault_point!(ReapFreed);
     let header = map.header();
     header.reaped.fetch_add(1, Ordering::Relaxed);
     header.last_reap_at.store(now(), Ordering::Relaxed);
     header.anomalies.fetch_add(anomalies, Ordering::Relaxed);
+    fault_point!(ReapCounted);
     true
 }
 
@@ -222,6 +231,7 @@ pub(crate) fn empty(cell: &Cell) {
     ];
     for figure in figures.into_iter().chain(&cell.spare) {
         figure.store(0, Ordering::Release);
+        fault_point!(FigureEmptied);
     }
     cell.member_limit.store(FOLLOW, Ordering::Release);
 }
@@ -237,6 +247,7 @@ pub(crate) fn forget_identity(slot: &Slot) {
     for word in words {
         word.store(0, Ordering::Release);
     }
+    fault_point!(IdentityForgotten);
 }
 
 impl Cleared<'_> {

@@ -2,6 +2,7 @@
 
 use super::Member;
 use crate::account;
+use crate::fault::fault_point;
 use crate::reap::{empty, forget_identity};
 use crate::slot::State;
 use crate::sync::{Ordering, fence};
@@ -32,27 +33,32 @@ impl Member {
         if !self.claimed.swap(&slot.claim, clearing) {
             return Err(Stayed::NotAMember);
         }
+        fault_point!(LeaveClearing);
         // A thread that reserves adds first and then looks at the state: either it sees that the
         // slot is being cleared, or what it added is seen here.
         fence(Ordering::SeqCst);
         if !self.is_idle() {
             clearing.swap(&slot.claim, self.claimed);
+            fault_point!(LeaveStayed);
             return Err(Stayed::InUse);
         }
         let anomalies = slot.anomalies.load(Ordering::Relaxed);
         self.map.row(self.slot).for_each(empty);
         forget_identity(slot);
         clearing.swap(&slot.claim, self.claimed.with(State::Free));
+        fault_point!(LeaveFreed);
         self.map
             .header()
             .anomalies
             .fetch_add(anomalies, Ordering::Relaxed);
+        fault_point!(LeaveCounted);
 
         // Only now may another have the slot.
         let address = self.liveness.swap(0, Ordering::AcqRel);
         // SAFETY: the address comes from the keeper that this process was given when it joined (a
         // forked child is no member, and does not come here); the swap hands it out once.
         drop(unsafe { Keeper::from_address(address) });
+        fault_point!(LeaveUnlocked);
         if let Some(owner) = &self.owner
             && sys::raw_status(owner.fd).is_ok_and(|status| status.file == owner.file)
         {
