@@ -195,7 +195,7 @@ fn subtract(figure: &AtomicU64, bytes: u64) -> bool {
         .is_ok_and(|before| before >= bytes)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::slot::{Claim, State};

@@ -1,6 +1,7 @@
 //! Places between two steps of an operation, at which a test may watch a process, hold it or end it.
 //!
-//! They exist with the feature `fault-points` only; without it [`fault_point!`] is nothing at all.
+//! They exist with the feature `fault-points` only; without it the macro `fault_point` is
+//! nothing at all.
 
 #[cfg(feature = "fault-points")]
 pub use points::{FaultPoint, set_hook};

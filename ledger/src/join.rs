@@ -100,19 +100,19 @@ fn check_gpus(gpus: &[GpuSpec]) -> Result<(), JoinError> {
 }
 
 /// A process that is about to be a member.
-struct Newcomer<'a> {
-    directory: &'a Directory,
-    names: &'a Names,
-    budget: &'a BudgetName,
-    gpus: &'a [GpuSpec],
-    identity: &'a Identity,
+pub(crate) struct Newcomer<'a> {
+    pub(crate) directory: &'a Directory,
+    pub(crate) names: &'a Names,
+    pub(crate) budget: &'a BudgetName,
+    pub(crate) gpus: &'a [GpuSpec],
+    pub(crate) identity: &'a Identity,
 }
 
 /// A slot that is this process's.
-struct Claimed {
-    index: usize,
-    claim: Claim,
-    liveness: Option<liveness::Liveness>,
+pub(crate) struct Claimed {
+    pub(crate) index: usize,
+    pub(crate) claim: Claim,
+    pub(crate) liveness: Option<liveness::Liveness>,
 }
 
 impl Newcomer<'_> {
@@ -256,7 +256,7 @@ impl Newcomer<'_> {
         })
     }
 
-    fn claim_first_free(
+    pub(crate) fn claim_first_free(
         &self,
         ledger: &LedgerFile,
         gpus: &[MemberGpu],

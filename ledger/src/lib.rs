@@ -35,6 +35,16 @@
         clippy::arithmetic_side_effects
     )
 )]
+#![cfg_attr(
+    all(test, loom),
+    allow(
+        dead_code,
+        reason = "what has a stand-in in models is not used by them"
+    )
+)]
+
+#[cfg(all(test, loom, not(feature = "fault-points")))]
+compile_error!("models kill at fault points: add --features fault-points");
 
 mod account;
 mod create;
@@ -52,9 +62,13 @@ mod gpu;
 mod join;
 mod layout;
 pub mod limit;
+#[cfg_attr(all(test, loom), path = "models/liveness.rs")]
 mod liveness;
+#[cfg_attr(all(test, loom), path = "models/mapping.rs")]
 mod mapping;
 mod member;
+#[cfg(all(test, loom))]
+mod models;
 mod notice;
 mod observe;
 mod place;

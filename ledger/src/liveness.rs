@@ -50,6 +50,15 @@ impl Liveness {
     pub(crate) fn into_address(self) -> usize {
         self.keeper.into_address()
     }
+
+    /// The lock that was turned into this address.
+    ///
+    /// # Safety
+    /// As of [`Keeper::from_address`].
+    pub(crate) unsafe fn from_address(address: usize) -> Option<Self> {
+        // SAFETY: the caller promises it.
+        unsafe { Keeper::from_address(address) }.map(|keeper| Self { keeper })
+    }
 }
 
 /// What came of an attempt to take a slot's lock.

@@ -350,6 +350,11 @@ impl Member {
         }
     }
 
+    #[cfg(all(test, loom))]
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
     fn is_member(&self) -> bool {
         matches!(self.state(), State::Claimed | State::Clearing)
     }

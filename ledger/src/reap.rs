@@ -280,7 +280,7 @@ pub(crate) fn is_alive(map: &Mapping, fd: BorrowedFd<'_>, index: usize, slot: &S
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::path::Path;
 

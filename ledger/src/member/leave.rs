@@ -3,10 +3,11 @@
 use super::Member;
 use crate::account;
 use crate::fault::fault_point;
+use crate::liveness::Liveness;
 use crate::reap::{empty, forget_identity};
 use crate::slot::State;
 use crate::sync::{Ordering, fence};
-use crate::sys::{self, Keeper, Kind, Range};
+use crate::sys::{self, Kind, Range};
 
 /// Why [`Member::leave`] did not release the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +56,9 @@ impl Member {
 
         // Only now may another have the slot.
         let address = self.liveness.swap(0, Ordering::AcqRel);
-        // SAFETY: the address comes from the keeper that this process was given when it joined (a
+        // SAFETY: the address comes from the lock that this process was given when it joined (a
         // forked child is no member, and does not come here); the swap hands it out once.
-        drop(unsafe { Keeper::from_address(address) });
+        drop(unsafe { Liveness::from_address(address) });
         fault_point!(LeaveUnlocked);
         if let Some(owner) = &self.owner
             && sys::raw_status(owner.fd).is_ok_and(|status| status.file == owner.file)

@@ -8,10 +8,10 @@ use crate::denial::{Denial, DenialReason};
 use crate::file::now;
 use crate::limit::Limit;
 use crate::reap::Scan;
-use crate::slot::State;
+use crate::sync::{sleep, yield_now};
 
 /// How often a request is tried again while only reservations of others are in its way.
-const RETRIES: u32 = 16;
+const RETRIES: u32 = if cfg!(all(test, loom)) { 1 } else { 16 };
 
 /// How often a request looks again whether a thread that is about to leave leaves or stays.
 const PATIENCE: u32 = 1000;
@@ -34,10 +34,11 @@ impl Member {
                 Ok(()) => return Ok(()),
                 Err(Refusal::TooLarge) => return Err(refused(DenialReason::TooLarge, bytes)),
                 Err(Refusal::NotAMember) => {
-                    // A thread that leaves looks once more whether anything is held. It may stay.
-                    if self.state() == State::Clearing && looks < PATIENCE {
+                    // A thread that leaves looks once more whether anything is held. It may stay, and
+                    // may have decided so by now.
+                    if self.is_member() && looks < PATIENCE {
                         looks = looks.saturating_add(1);
-                        std::thread::yield_now();
+                        yield_now();
                         continue;
                     }
                     return Err(refused(DenialReason::NotAMember, bytes));
@@ -86,7 +87,7 @@ impl Member {
         let microseconds = u64::from(retry)
             .saturating_mul(mixed.saturating_add(1))
             .saturating_mul(5);
-        std::thread::sleep(Duration::from_micros(microseconds));
+        sleep(Duration::from_micros(microseconds));
     }
 }
 
