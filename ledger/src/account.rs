@@ -9,6 +9,7 @@
 //! adds to `live` *before* it takes from `pending`, a reader reads `pending` *before* `live`. The
 //! reader may see the bytes twice, never not at all.
 
+use crate::fault::fault_point;
 use crate::layout::Cell;
 use crate::limit::Limit;
 use crate::size::MAX_BYTES;
@@ -75,6 +76,7 @@ impl Account<'_> {
                 only_pending_in_the_way: false,
             });
         }
+        fault_point!(ReserveAdded);
         fence(Ordering::SeqCst);
         // A leaving member changes the state, fences and then looks at `pending`: either it sees
         // what was added above, or the change is seen here.
@@ -87,9 +89,12 @@ impl Account<'_> {
         };
         let mut totals = self.totals();
         if totals.charged() <= most {
+            fault_point!(ReserveGranted);
             return Ok(());
         }
+        fault_point!(ReserveOver);
         subtract(&self.own.pending, bytes);
+        fault_point!(ReserveTakenBack);
         totals.mine.pending = totals.mine.pending.saturating_sub(bytes);
         let in_flight = totals.others_pending.saturating_add(totals.mine.pending);
         let settled = totals.charged().saturating_sub(in_flight);
@@ -109,10 +114,12 @@ impl Account<'_> {
             .live
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| Some(sum(now)))
             .unwrap_or(MAX_BYTES);
+        fault_point!(CommitBooked);
         // Most bookings do not reach the peak, and a look is cheaper than a change.
         if self.own.peak.load(Ordering::Relaxed) < sum(before) {
             self.own.peak.fetch_max(sum(before), Ordering::Relaxed);
         }
+        fault_point!(CommitPeaked);
         let exact = before
             .checked_add(actual)
             .is_some_and(|sum| sum <= MAX_BYTES);
@@ -208,7 +215,7 @@ fn subtract(figure: &AtomicU64, bytes: u64) -> bool {
         .is_ok_and(|before| before >= bytes)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::slot::{Claim, State};

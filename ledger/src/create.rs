@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use crate::MAX_GPUS;
 use crate::directory::Directory;
 use crate::error::JoinError;
+use crate::fault::fault_point;
 use crate::file::{LedgerFile, Names, boot_id, now};
 use crate::gpu::GpuSpec;
 use crate::layout::{
@@ -30,6 +31,7 @@ pub(crate) fn create(
 ) -> Result<(), JoinError> {
     let result = create_draft(directory, names, budget, gpus, version).and_then(|()| {
         let linked = sys::link_at(directory.fd(), &names.draft, &names.ledger);
+        fault_point!(LedgerLinked);
         linked.map_err(|e| {
             directory
                 .error("cannot give its name to", &names.ledger, e)
@@ -75,6 +77,7 @@ fn create_draft(
         directory.file_mode(),
     )
     .map_err(failed("cannot make"))?;
+    fault_point!(DraftMade);
     directory
         .settle_owner_and_mode(fd.as_fd())
         .map_err(failed("cannot set the mode of"))?;
@@ -87,6 +90,7 @@ fn create_draft(
             _ => failed("cannot reserve the space of")(error),
         }
     })?;
+    fault_point!(DraftAllocated);
     let id = sys::status(fd.as_fd())
         .map_err(failed("cannot examine"))?
         .file;
@@ -102,6 +106,7 @@ fn create_draft(
     let map =
         Mapping::new(fd.as_fd(), geometry, true).map_err(failed("cannot map the memory of"))?;
     write_gpus(&map, gpus);
+    fault_point!(DraftGpusWritten);
     let header = map.header();
     geometry.write(header);
     let boot = boot_id().map_err(failed("cannot read the boot ID for"))?;
@@ -117,6 +122,7 @@ fn create_draft(
     store_bytes(&header.budget, budget.as_str().as_bytes());
     header.version.store(VERSION, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
+    fault_point!(DraftWritten);
     Ok(())
 }
 

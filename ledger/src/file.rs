@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::directory::{Directory, c_string};
 use crate::error::{OpenError, SystemError};
+use crate::fault::fault_point;
 use crate::layout::{
     FLAG_SHARED, Geometry, Header, LIVENESS_LOCKS, LIVENESS_WITNESS, MAGIC, VERSION, load_text,
 };
@@ -257,8 +258,11 @@ pub(crate) fn remove(directory: &Directory, names: &Names) -> Result<bool, Syste
         Err(error) if not_ours(&error) => return Ok(false),
         Err(error) => return Err(directory.error("cannot remove", &names.ledger, error)),
     }
+    fault_point!(LedgerUnlinked);
     // Another user's may stay: it holds nothing, and all may use it.
-    match sys::unlink_at(directory.fd(), &names.owners) {
+    let removed = sys::unlink_at(directory.fd(), &names.owners);
+    fault_point!(OwnersUnlinked);
+    match removed {
         Err(error) if !not_ours(&error) => {
             Err(directory.error("cannot remove", &names.owners, error))
         }

@@ -3,7 +3,8 @@
 use std::io;
 use std::ptr::NonNull;
 
-use crate::sync::{AtomicU64, Ordering};
+// Not those of `sync`: no other process has this word.
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Tells whether this process is a forked child of the one that made the guard.
 ///
@@ -60,6 +61,15 @@ impl ForkGuard {
         let guard = Self { word };
         guard.word().store(HERE, Ordering::Release);
         Ok(guard)
+    }
+
+    /// A guard for a model, which has no processes.
+    #[cfg(all(test, loom))]
+    pub(crate) fn never_forked() -> Self {
+        static WORD: AtomicU64 = AtomicU64::new(HERE);
+        Self {
+            word: NonNull::from(&WORD),
+        }
     }
 
     fn word(&self) -> &AtomicU64 {

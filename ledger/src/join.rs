@@ -11,6 +11,7 @@ use crate::create;
 use crate::directory::{Directory, c_string};
 use crate::directory_lock::{DEADLINE, DirectoryLock, LOCK_FILE};
 use crate::error::{JoinError, OpenError, SystemError};
+use crate::fault::fault_point;
 use crate::file::{self, Access, LedgerFile, Names, View, now};
 use crate::fork_guard::ForkGuard;
 use crate::gpu::GpuSpec;
@@ -53,6 +54,7 @@ pub(crate) fn join(
         identity,
     };
     let lock = DirectoryLock::take(&directory, DEADLINE)?;
+    fault_point!(JoinLocked);
     create::remove_draft(&directory, &names)?;
     for _ in 0..ATTEMPTS {
         let ledger = newcomer.open_or_create(&lock)?;
@@ -62,8 +64,10 @@ pub(crate) fn join(
             // Somebody removed it from outside, without the lock. Others may still be in it; the
             // next round sees that.
             give_up(&ledger.map, &claimed);
+            fault_point!(JoinGaveUp);
             continue;
         }
+        fault_point!(JoinChecked);
         let member = newcomer.member(ledger, gpus, claimed, guard)?;
         return Ok(Joined { member, notices });
     }
@@ -96,19 +100,19 @@ fn check_gpus(gpus: &[GpuSpec]) -> Result<(), JoinError> {
 }
 
 /// A process that is about to be a member.
-struct Newcomer<'a> {
-    directory: &'a Directory,
-    names: &'a Names,
-    budget: &'a BudgetName,
-    gpus: &'a [GpuSpec],
-    identity: &'a Identity,
+pub(crate) struct Newcomer<'a> {
+    pub(crate) directory: &'a Directory,
+    pub(crate) names: &'a Names,
+    pub(crate) budget: &'a BudgetName,
+    pub(crate) gpus: &'a [GpuSpec],
+    pub(crate) identity: &'a Identity,
 }
 
 /// A slot that is this process's.
-struct Claimed {
-    index: usize,
-    claim: Claim,
-    liveness: Option<liveness::Liveness>,
+pub(crate) struct Claimed {
+    pub(crate) index: usize,
+    pub(crate) claim: Claim,
+    pub(crate) liveness: Option<liveness::Liveness>,
 }
 
 impl Newcomer<'_> {
@@ -224,11 +228,13 @@ impl Newcomer<'_> {
         };
         let record = map.gpu_records().get(index).ok_or_else(no_room)?;
         create::enter(record, gpu);
+        fault_point!(GpuWritten);
         // Published with its count: nobody looks at a record before.
         map.header()
             .gpu_count
             .word
             .store(index.saturating_add(1) as u64, Ordering::Release);
+        fault_point!(GpuAdded);
         Ok(index)
     }
 
@@ -258,7 +264,7 @@ impl Newcomer<'_> {
         })
     }
 
-    fn claim_first_free(
+    pub(crate) fn claim_first_free(
         &self,
         ledger: &LedgerFile,
         gpus: &[MemberGpu],
@@ -298,13 +304,16 @@ impl Newcomer<'_> {
                 .high_water
                 .word
                 .fetch_max(above, Ordering::SeqCst);
+            fault_point!(HighWaterRaised);
             let claiming = free.next_claiming();
             if !free.swap(&slot.claim, claiming) {
                 continue;
             }
+            fault_point!(SlotClaiming);
             self.move_in(map, index, slot, gpus);
             let claim = claiming.with(State::Claimed);
             if claiming.swap(&slot.claim, claim) {
+                fault_point!(SlotClaimed);
                 return Ok(Some(Claimed {
                     index,
                     claim,
@@ -323,6 +332,7 @@ impl Newcomer<'_> {
                 cell.member_limit.store(gpu.own_limit, Ordering::Release);
             }
         }
+        fault_point!(SlotLimited);
         let who = Who::this();
         let relaxed = Ordering::Relaxed;
         slot.pid.store(u64::from(who.pid), relaxed);
@@ -370,6 +380,7 @@ impl Newcomer<'_> {
             .into_iter()
             .chain(arrays)
             .for_each(|word| word.store(0, relaxed));
+        fault_point!(SlotFilled);
     }
 
     fn member(
@@ -406,6 +417,7 @@ impl Newcomer<'_> {
         let fd = sys::move_high(self.directory.helper_file(&self.names.owners).ok()?);
         let file = sys::status(fd.as_fd()).ok()?.file;
         let held = sys::try_lock(fd.as_fd(), Kind::Process, Range::Byte(slot as u64));
+        fault_point!(OwnerLocked);
         (held.ok()?).then(|| Owner {
             fd: fd.into_raw_fd(),
             file,

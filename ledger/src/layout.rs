@@ -12,11 +12,11 @@
 //! zeroed memory is a ledger with free slots only and limits of 0 (nothing is allowed by mistake).
 //! Times are nanoseconds since 1970.
 
-use core::mem::{offset_of, size_of};
+use core::mem::size_of;
 
 use crate::limit::Limit;
 use crate::size::MAX_BYTES;
-use crate::sync::{AtomicU8, AtomicU64, Ordering};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, incidental};
 use crate::{MAX_GPUS, MAX_HOOKS, MAX_MEMBERS};
 
 /// The first word of a ledger, `HIPFLEXL` in memory.
@@ -44,6 +44,7 @@ pub(crate) const LIVENESS_WITNESS: u64 = 2;
 
 /// The first page. Written once before the file gets its name, but for the last group.
 #[repr(C, align(64))]
+#[cfg_attr(all(test, loom), derive(Default))]
 pub(crate) struct Header {
     /// [`MAGIC`].
     pub(crate) magic: AtomicU64,
@@ -52,7 +53,7 @@ pub(crate) struct Header {
     /// Size of the file in bytes.
     pub(crate) file_size: AtomicU64,
     /// `/proc/sys/kernel/random/boot_id`, its 16 bytes.
-    pub(crate) boot_id: [AtomicU64; 2],
+    pub(crate) boot_id: [AtomicU64; incidental(2)],
     /// Effective UID of the process that made it.
     pub(crate) uid: AtomicU64,
     /// [`FLAG_SHARED`].
@@ -72,11 +73,11 @@ pub(crate) struct Header {
     /// PID of the process that made it, in its own namespace. For people.
     pub(crate) creator_pid: AtomicU64,
     /// Name of the budget, padded with zeros.
-    pub(crate) budget: [AtomicU64; 8],
+    pub(crate) budget: [AtomicU64; incidental(8)],
     /// Version of the library that made it, padded with zeros. For people.
-    pub(crate) creator_version: [AtomicU64; 6],
+    pub(crate) creator_version: [AtomicU64; incidental(6)],
     /// For what later versions want to know of the whole ledger without a new layout.
-    pub(crate) spare: [AtomicU64; 32],
+    pub(crate) spare: [AtomicU64; incidental(32)],
 
     /// One more than the highest slot that was ever claimed. On a line of its own: every sum reads it.
     pub(crate) high_water: Line,
@@ -89,19 +90,21 @@ pub(crate) struct Header {
     pub(crate) anomalies: AtomicU64,
     /// Where the next partial look for dead members begins; its value is of no consequence.
     pub(crate) reap_cursor: AtomicU64,
-    pub(crate) spare_counters: [AtomicU64; 60],
-    pub(crate) unused: [AtomicU64; 368],
+    pub(crate) spare_counters: [AtomicU64; incidental(60)],
+    pub(crate) unused: [AtomicU64; incidental(368)],
 }
 
 /// A word on a cache line of its own.
 #[repr(C, align(64))]
+#[cfg_attr(all(test, loom), derive(Default))]
 pub(crate) struct Line {
     pub(crate) word: AtomicU64,
-    pub(crate) spare: [AtomicU64; 7],
+    pub(crate) spare: [AtomicU64; incidental(7)],
 }
 
 /// One GPU of the budget.
 #[repr(C, align(64))]
+#[cfg_attr(all(test, loom), derive(Default))]
 pub(crate) struct GpuRecord {
     /// See [`crate::GpuKey`].
     pub(crate) key: AtomicU64,
@@ -112,11 +115,12 @@ pub(crate) struct GpuRecord {
     /// The limit that the GPU was entered with, encoded as `limit` is, and never changed: who brings
     /// it has no limit of his own.
     pub(crate) made_limit: AtomicU64,
-    pub(crate) spare: [AtomicU64; 12],
+    pub(crate) spare: [AtomicU64; incidental(12)],
 }
 
 /// What is known of one member. Only the figures in its cells count; all this is for observers.
 #[repr(C, align(64))]
+#[cfg_attr(all(test, loom), derive(Default))]
 pub(crate) struct Slot {
     /// A [`crate::slot::Claim`]: generation and state. The slot's lock is on this word's first byte.
     pub(crate) claim: AtomicU64,
@@ -131,16 +135,16 @@ pub(crate) struct Slot {
     pub(crate) uid: AtomicU64,
     pub(crate) joined_at: AtomicU64,
     /// Command name, padded with zeros.
-    pub(crate) comm: [AtomicU64; 2],
+    pub(crate) comm: [AtomicU64; incidental(2)],
     /// Version of the library that books, padded with zeros.
-    pub(crate) library_version: [AtomicU64; 6],
+    pub(crate) library_version: [AtomicU64; incidental(6)],
     /// [`crate::HookEngine`] of each hook.
-    pub(crate) engines: [AtomicU8; MAX_HOOKS],
+    pub(crate) engines: [AtomicU8; incidental(MAX_HOOKS)],
     /// Compute units this member may use: first and last of its range plus one (0: no range), then
     /// the mask that follows, bit 0 of word 0 being CU 0.
     pub(crate) cu_first: AtomicU64,
     pub(crate) cu_end: AtomicU64,
-    pub(crate) cu_mask: [AtomicU64; 16],
+    pub(crate) cu_mask: [AtomicU64; incidental(16)],
     pub(crate) allocations: AtomicU64,
     pub(crate) frees: AtomicU64,
     pub(crate) refusals: AtomicU64,
@@ -149,13 +153,14 @@ pub(crate) struct Slot {
     /// An observer's notes on the member's end: when it was seen, and what it was.
     pub(crate) end_seen_at: AtomicU64,
     pub(crate) end_kind: AtomicU64,
-    pub(crate) unused: [AtomicU64; 27],
+    pub(crate) unused: [AtomicU64; incidental(27)],
     /// 256 bytes for what later versions want to know of a member without a new layout.
-    pub(crate) spare: [AtomicU64; 32],
+    pub(crate) spare: [AtomicU64; incidental(32)],
 }
 
 /// The last refusal, guarded by a sequence: odd while it is written.
 #[repr(C)]
+#[cfg_attr(all(test, loom), derive(Default))]
 pub(crate) struct RefusalRecord {
     pub(crate) sequence: AtomicU64,
     pub(crate) at: AtomicU64,
@@ -163,7 +168,7 @@ pub(crate) struct RefusalRecord {
     /// Index of the GPU in the ledger.
     pub(crate) gpu: AtomicU64,
     /// Name of the call, padded with zeros.
-    pub(crate) api: [AtomicU64; 4],
+    pub(crate) api: [AtomicU64; incidental(4)],
     /// [`crate::DenialReason`] as a number, and the figures of the [`crate::Denial`].
     pub(crate) reason: AtomicU64,
     /// Encoded, see [`encode_limit`].
@@ -176,6 +181,7 @@ pub(crate) struct RefusalRecord {
 /// One member's figures on one GPU, in bytes. All are 0 in the cells of a free slot, but for
 /// `member_limit`, so that a sum needs no look at the slots.
 #[repr(C, align(64))]
+#[cfg_attr(all(test, loom), derive(Default))]
 pub(crate) struct Cell {
     pub(crate) pending: AtomicU64,
     pub(crate) live: AtomicU64,
@@ -191,7 +197,10 @@ pub(crate) struct Cell {
 }
 
 // What other builds of this library rely on.
+#[cfg(not(all(test, loom)))]
 const _: () = {
+    use core::mem::offset_of;
+
     assert!(size_of::<Header>() == 4096);
     assert!(offset_of!(Header, magic) == 0);
     assert!(offset_of!(Header, version) == 8);
@@ -387,7 +396,7 @@ pub(crate) fn load_text(words: &[AtomicU64]) -> String {
         .collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -36,6 +36,16 @@
         clippy::arithmetic_side_effects
     )
 )]
+#![cfg_attr(
+    all(test, loom),
+    allow(
+        dead_code,
+        reason = "what has a stand-in in models is not used by them"
+    )
+)]
+
+#[cfg(all(test, loom, not(feature = "fault-points")))]
+compile_error!("models kill at fault points: add --features fault-points");
 
 mod account;
 mod create;
@@ -43,6 +53,10 @@ mod denial;
 mod directory;
 mod directory_lock;
 mod error;
+#[cfg(feature = "fault-points")]
+pub mod fault;
+#[cfg(not(feature = "fault-points"))]
+mod fault;
 mod file;
 mod fork_guard;
 mod gpu;
@@ -50,9 +64,13 @@ mod join;
 mod kind;
 mod layout;
 pub mod limit;
+#[cfg_attr(all(test, loom), path = "models/liveness.rs")]
 mod liveness;
+#[cfg_attr(all(test, loom), path = "models/mapping.rs")]
 mod mapping;
 mod member;
+#[cfg(all(test, loom))]
+mod models;
 mod notice;
 mod observe;
 mod place;

@@ -14,6 +14,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::directory_lock::unsupported;
+use crate::fault::fault_point;
 use crate::layout::{SLOTS_OFFSET, Slot};
 use crate::process::Who;
 use crate::sync::Ordering;
@@ -49,6 +50,15 @@ impl Liveness {
     pub(crate) fn into_address(self) -> usize {
         self.keeper.into_address()
     }
+
+    /// The lock that was turned into this address.
+    ///
+    /// # Safety
+    /// As of [`Keeper::from_address`].
+    pub(crate) unsafe fn from_address(address: usize) -> Option<Self> {
+        // SAFETY: the caller promises it.
+        unsafe { Keeper::from_address(address) }.map(|keeper| Self { keeper })
+    }
 }
 
 /// What came of an attempt to take a slot's lock.
@@ -72,8 +82,10 @@ pub(crate) fn take(at: At<'_>, file: FileId, slot: usize) -> io::Result<Taken> {
             Err(error) if unsupported(&error) => return Ok(Taken::NotKept),
             Err(error) => return Err(error),
         }
+        fault_point!(LivenessLocked);
         Keeper::new(fd.as_fd())?
     };
+    fault_point!(LivenessKept);
     // The descriptor is closed. What would another process see?
     let fd = open_same(at, file, libc::O_RDONLY)?;
     Ok(match is_locked(fd.as_fd(), slot) {

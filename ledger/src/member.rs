@@ -18,6 +18,7 @@ use crate::account::Account;
 use crate::denial::Denial;
 use crate::directory_lock::DirectoryLock;
 use crate::error::JoinError;
+use crate::fault::fault_point;
 use crate::file::now;
 use crate::fork_guard::ForkGuard;
 use crate::gpu::{GpuKey, GpuSpec};
@@ -30,14 +31,14 @@ use crate::notice::Notice;
 use crate::place::{BudgetName, Place};
 use crate::reap::{Right, Scan, Target, reap};
 use crate::slot::{Claim, State};
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, fence, sleep, yield_now};
 use crate::sys::FileId;
 use crate::view::{GpuView, HookEngine, LivenessMode};
 
 /// How often an operation looks again whether a thread that is about to leave leaves or stays: it does
 /// a few dozen stores meanwhile, but the machine may let others run first. About a second, for the case
 /// that the thread that leaves is this one, in a signal handler.
-const PATIENCE: u32 = 10_000;
+const PATIENCE: u32 = if cfg!(all(test, loom)) { 8 } else { 10_000 };
 /// How many of these looks only let other threads run; before the others it is slept for [`STEP`].
 const YIELDS: u32 = 100;
 /// See [`YIELDS`].
@@ -230,7 +231,9 @@ impl Member {
                 account.add_unseen(actual);
             }
             self.note(slot, account.commit(reservation.bytes, actual));
+            fault_point!(CommitSettled);
             slot.allocations.fetch_add(1, Ordering::Relaxed);
+            fault_point!(CommitCounted);
         }
     }
 
@@ -239,6 +242,7 @@ impl Member {
         let _inside = self.enter(true);
         if let Some((slot, account)) = self.account_of(reservation.gpu) {
             self.note(slot, account.cancel(reservation.bytes));
+            fault_point!(CancelSettled);
         }
     }
 
@@ -255,10 +259,12 @@ impl Member {
         };
         if let Some((slot, account)) = self.account_of(gpu) {
             self.note(slot, account.release(bytes));
+            fault_point!(ReleaseSettled);
             if kind == Kind::Managed {
                 self.note(slot, account.release_unseen(bytes));
             }
             slot.frees.fetch_add(1, Ordering::Relaxed);
+            fault_point!(ReleaseCounted);
         }
     }
 
@@ -296,6 +302,7 @@ impl Member {
         };
         let bytes = bytes.min(crate::size::MAX_BYTES);
         account.own.overhead.store(bytes, Ordering::Release);
+        fault_point!(OverheadStored);
         account
             .own
             .overhead_at
@@ -324,6 +331,7 @@ impl Member {
         {
             return;
         }
+        fault_point!(RefusalBegun);
         fence(Ordering::Release);
         let index = self.gpus.get(gpu).map_or(u64::MAX, |gpu| gpu.index as u64);
         record.at.store(now(), Ordering::Relaxed);
@@ -339,6 +347,7 @@ impl Member {
             word.store(value, Ordering::Relaxed);
         }
         store_bytes(&record.api, api.as_bytes());
+        fault_point!(RefusalWritten);
         record
             .sequence
             .store(writing.wrapping_add(1), Ordering::Release);
@@ -414,7 +423,10 @@ impl Member {
         loop {
             let inside = self.gate.enter();
             match self.state() {
-                State::Claimed => return Some(inside),
+                State::Claimed => {
+                    fault_point!(Entered);
+                    return Some(inside);
+                }
                 State::Clearing if held => return Some(inside),
                 State::Clearing if looks < PATIENCE => {}
                 _ => return None,
@@ -422,9 +434,9 @@ impl Member {
             drop(inside);
             looks = looks.saturating_add(1);
             if looks < YIELDS {
-                std::thread::yield_now();
+                yield_now();
             } else {
-                std::thread::sleep(STEP);
+                sleep(STEP);
             }
         }
     }
@@ -433,6 +445,11 @@ impl Member {
     fn enter_at_once(&self) -> Option<Inside<'_>> {
         let inside = self.gate.enter();
         (self.state() == State::Claimed).then_some(inside)
+    }
+
+    #[cfg(all(test, loom))]
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
     }
 
     fn is_member(&self) -> bool {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::directory::Directory;
 use crate::directory_lock::{DEADLINE, DirectoryLock};
 use crate::error::{ChangeError, JoinError, OpenError, PlaceError, SystemError};
+use crate::fault::fault_point;
 use crate::file::{self, Access, LedgerFile, Names, View};
 use crate::gpu::GpuKey;
 use crate::layout::encode_limit;
@@ -290,6 +291,7 @@ impl Ledger {
     pub fn remove_if_empty(&self) -> Result<bool, ChangeError> {
         self.must_be_writable()?;
         let lock = DirectoryLock::take(&self.directory, DEADLINE)?;
+        fault_point!(RemoveLocked);
         if !self.is_current() {
             return Ok(false);
         }
@@ -301,6 +303,7 @@ impl Ledger {
         if slots.any(|slot| Claim::load(&slot.claim).state() != State::Free) {
             return Ok(false);
         }
+        fault_point!(RemoveDecided);
         Ok(file::remove(&self.directory, &self.names)?)
     }
 

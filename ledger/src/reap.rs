@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::account;
 use crate::directory_lock::DirectoryLock;
+use crate::fault::fault_point;
 use crate::file::now;
 use crate::gpu::GpuKey;
 use crate::layout::{Cell, FOLLOW, Slot, load_text};
@@ -146,7 +147,10 @@ fn clear_if_dead(
     }
     match (target.map.liveness(), right) {
         (LivenessMode::Locks, _) => match liveness::is_locked(fd, index) {
-            Ok(false) => clear_locked(target, index, slot, each),
+            Ok(false) => {
+                fault_point!(ReapAsked);
+                clear_locked(target, index, slot, each)
+            }
             _ => false,
         },
         (LivenessMode::Witness, Right::Directory(_)) => {
@@ -169,6 +173,7 @@ fn clear_locked(
     let Ok(Taken::Held(lock)) = liveness::take(target.at, target.file, index) else {
         return false;
     };
+    fault_point!(ReapLocked);
     // Another reaper may have been here, and another owner may have come and gone.
     let claim = Claim::load(&slot.claim);
     let dead = !matches!(claim.state(), State::Free | State::Invalid);
@@ -194,6 +199,7 @@ fn clear(
     if claim != clearing && !claim.swap(&slot.claim, clearing) {
         return false;
     }
+    fault_point!(ReapClearing);
     let mut figures = map.row(index).map(account::read);
     each(Cleared {
         index,
@@ -201,16 +207,19 @@ fn clear(
         slot,
         figures: &mut figures,
     });
+    fault_point!(ReapTold);
     map.row(index).for_each(empty);
     let anomalies = slot.anomalies.load(Ordering::Relaxed);
     forget_identity(slot);
     if !clearing.swap(&slot.claim, claim.with(State::Free)) {
         return false;
     }
+    fault_point!(ReapFreed);
     let header = map.header();
     header.reaped.fetch_add(1, Ordering::Relaxed);
     header.last_reap_at.store(now(), Ordering::Relaxed);
     header.anomalies.fetch_add(anomalies, Ordering::Relaxed);
+    fault_point!(ReapCounted);
     true
 }
 
@@ -227,6 +236,7 @@ pub(crate) fn empty(cell: &Cell) {
     ];
     for figure in figures {
         figure.store(0, Ordering::Release);
+        fault_point!(FigureEmptied);
     }
     cell.member_limit.store(FOLLOW, Ordering::Release);
 }
@@ -242,6 +252,7 @@ pub(crate) fn forget_identity(slot: &Slot) {
     for word in words {
         word.store(0, Ordering::Release);
     }
+    fault_point!(IdentityForgotten);
 }
 
 impl Cleared<'_> {
@@ -274,7 +285,7 @@ pub(crate) fn is_alive(map: &Mapping, fd: BorrowedFd<'_>, index: usize, slot: &S
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::path::Path;
 

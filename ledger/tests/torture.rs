@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Child, Counters, MIB, Scene, gpu, spawn};
-use hipflex_ledger::{Limit, Member};
+use hipflex_ledger::{Ledger, Limit, Member};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 const LIMIT: u64 = 1000 * MIB;
 const PROCESSES: usize = 8;
@@ -17,11 +19,15 @@ const THREADS: usize = 4;
 struct Numbers(u64);
 
 impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % bound
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
     }
 }
 
@@ -216,4 +222,201 @@ fn killing_those_who_come_and_go_leaves_a_ledger_that_works() {
         .map(|e| e.unwrap().file_name())
         .collect();
     assert_eq!(left, [".lock"]);
+}
+
+/// How many seconds the torture takes, if not the short form.
+const SECONDS: &str = "HIPFLEX_TORTURE_SECONDS";
+
+const WORKERS: u64 = 6;
+
+/// The limit in MiB, below half of what a worker's field of the driver's word can hold.
+const UNITS: u64 = 480;
+
+/// What the "driver" has given out to each worker, in MiB: a field of 10 bits for each in one word, so
+/// that one look sees what all of them hold at the same instant.
+#[derive(Clone, Copy)]
+struct Driver<'a>(&'a AtomicU64);
+
+impl Driver<'_> {
+    fn shift(worker: u64) -> u64 {
+        10 * worker
+    }
+
+    fn held(word: u64, worker: u64) -> u64 {
+        word >> Self::shift(worker) & 0x3ff
+    }
+
+    fn total(word: u64) -> u64 {
+        (0..WORKERS).map(|worker| Self::held(word, worker)).sum()
+    }
+
+    /// Returns what all hold then.
+    fn give(self, worker: u64, units: u64) -> u64 {
+        let before = self
+            .0
+            .fetch_add(units << Self::shift(worker), Ordering::SeqCst);
+        Self::total(before) + units
+    }
+
+    fn take(self, worker: u64, units: u64) {
+        self.0
+            .fetch_sub(units << Self::shift(worker), Ordering::SeqCst);
+    }
+
+    /// What a real driver does when a process has ended.
+    fn take_all(self, worker: u64) {
+        self.0
+            .fetch_and(!(0x3ff << Self::shift(worker)), Ordering::SeqCst);
+    }
+}
+
+/// What one thread of a worker does in one membership; gives back all it has at the end.
+fn work(member: &Member, counters: &Counters, worker: u64, seed: u64, until: Instant) {
+    let [driver, worst, operations, ..] = counters.0;
+    let driver = Driver(driver);
+    let mut numbers = Numbers(seed | 1);
+    let mut mine: Vec<u64> = Vec::new();
+    while Instant::now() < until {
+        operations.fetch_add(1, Ordering::Relaxed);
+        if mine.len() < 8 && numbers.below(2) == 0 {
+            let mut units = 1 + numbers.below(40);
+            let Ok(mut reservation) = member.reserve(0, units * MIB) else {
+                continue;
+            };
+            match numbers.below(8) {
+                0 => {
+                    member.cancel(reservation);
+                    continue;
+                }
+                1 if member.grow(&mut reservation, MIB).is_ok() => units += 1,
+                // The runtime took less than was asked for.
+                2 => units = units.div_ceil(2),
+                _ => {}
+            }
+            worst.fetch_max(driver.give(worker, units), Ordering::SeqCst);
+            member.commit(reservation, units * MIB);
+            mine.push(units);
+        } else if !mine.is_empty() {
+            let units = mine.swap_remove(numbers.below(mine.len() as u64) as usize);
+            driver.take(worker, units);
+            member.release(0, units * MIB);
+        }
+    }
+    for units in mine {
+        driver.take(worker, units);
+        member.release(0, units * MIB);
+    }
+}
+
+/// Joins, works with several threads and leaves, again and again.
+fn come_work_and_go(scene: &Scene, counters: &Counters, worker: u64, seed: u64) -> ! {
+    let mut numbers = Numbers(seed | 1);
+    loop {
+        let limit = Limit::Bytes(UNITS * MIB);
+        let member = scene.try_join(&[gpu(0, limit)]).unwrap().member;
+        let until = Instant::now() + Duration::from_millis(1 + numbers.below(400));
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                let (member, seed) = (&member, numbers.next());
+                scope.spawn(move || work(member, counters, worker, seed, until));
+            }
+        });
+        member.leave().unwrap();
+    }
+}
+
+/// Stops a worker at whatever instruction its threads are.
+fn stop(worker: &Child) {
+    kill(worker.pid, Signal::SIGSTOP).unwrap();
+    let stopped = waitpid(worker.pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert_eq!(stopped, WaitStatus::Stopped(worker.pid, Signal::SIGSTOP));
+}
+
+/// With all workers stopped, each must have at least as much booked as the driver has given to it.
+fn compare(ledger: &Ledger, workers: &[Child], driver: Driver<'_>) {
+    workers.iter().for_each(stop);
+    let word = driver.0.load(Ordering::SeqCst);
+    let snapshot = ledger.snapshot();
+    for (child, worker) in workers.iter().zip(0..) {
+        let pid = child.pid.as_raw() as u32;
+        let member = snapshot.members.iter().find(|member| member.pid == pid);
+        let charged = member.map_or(0, |member| member.cells[0].figures.charged());
+        let held = Driver::held(word, worker) * MIB;
+        assert!(charged >= held, "of {held} bytes only {charged} are booked");
+    }
+    assert_eq!(snapshot.anomalies, 0);
+    for worker in workers {
+        kill(worker.pid, Signal::SIGCONT).unwrap();
+    }
+}
+
+#[test]
+fn torture() {
+    let seconds: u64 = std::env::var(SECONDS).map_or(3, |text| text.parse().expect(SECONDS));
+    let scene = Scene::new();
+    let counters = Counters::new();
+    let [driver, worst, operations, ..] = counters.0;
+    let driver = Driver(driver);
+    let begin = |worker, seed| spawn(|_| come_work_and_go(&scene, &counters, worker, seed));
+    let mut workers: Vec<_> = (0..WORKERS)
+        .map(|worker| begin(worker, worker + 1))
+        .collect();
+    // Keeps the ledger, so that all that happens to it can be counted.
+    let observer = scene.join(UNITS * MIB);
+    let ledger = scene.ledger();
+    let mut numbers = Numbers(4711);
+    let (mut kills, mut comparisons): (u64, u64) = (0, 0);
+    let mut last_operations = 0;
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(seconds) {
+        std::thread::sleep(Duration::from_micros(numbers.below(40_000)));
+        let victim = numbers.below(WORKERS);
+        let index = usize::try_from(victim).unwrap();
+        stop(&workers[index]);
+        // What it held goes back to the others only after its end: its lock tells of that.
+        driver.take_all(victim);
+        kills += 1;
+        if numbers.below(2) == 0 {
+            workers[index].kill();
+        } else {
+            workers[index].kill_into_zombie();
+            std::thread::sleep(Duration::from_micros(numbers.below(2000)));
+        }
+        workers[index] = begin(victim, numbers.next());
+        if kills % 16 == 0 {
+            compare(&ledger, &workers, driver);
+            comparisons += 1;
+            // The others go on, whoever was killed at whatever instruction.
+            let now = operations.load(Ordering::SeqCst);
+            assert!(now > last_operations, "nobody did anything");
+            last_operations = now;
+        }
+        let most = worst.load(Ordering::SeqCst);
+        assert!(most <= UNITS, "{most} MiB of {UNITS} were held at a time");
+    }
+    let elapsed = started.elapsed().as_secs_f64();
+    compare(&ledger, &workers, driver);
+    // All stop before the first is killed: nobody tells the driver of these ends.
+    workers.iter().for_each(stop);
+    drop(workers);
+    observer.reap();
+    let view = observer.view(0).unwrap();
+    assert_eq!((view.charged, view.others), (0, 0));
+    let snapshot = ledger.snapshot();
+    assert_eq!((snapshot.members.len(), snapshot.anomalies), (1, 0));
+    let most = worst.load(Ordering::SeqCst);
+    assert!(most <= UNITS, "{most} MiB of {UNITS} were held at a time");
+    assert!(
+        most > UNITS * 9 / 10,
+        "only {most} MiB of {UNITS} were held at a time: no pressure"
+    );
+    assert!(
+        snapshot.reaped <= kills + WORKERS,
+        "more were reaped than killed"
+    );
+    println!(
+        "{elapsed:.0} s: {:.0} operations/s, {kills} kills, {} reaped, {comparisons} comparisons, at most {most} of {UNITS} MiB held",
+        operations.load(Ordering::SeqCst) as f64 / elapsed,
+        snapshot.reaped,
+    );
 }

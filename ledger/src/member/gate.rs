@@ -36,7 +36,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -2,13 +2,15 @@
 
 use super::Member;
 use crate::account;
+use crate::fault::fault_point;
+use crate::liveness::Liveness;
 use crate::reap::{empty, forget_identity};
 use crate::slot::State;
-use crate::sync::Ordering;
-use crate::sys::{self, Keeper};
+use crate::sync::{Ordering, yield_now};
+use crate::sys;
 
 /// How often it is looked whether other threads have ended what they are doing.
-const TURNS: u32 = 32;
+const TURNS: u32 = if cfg!(all(test, loom)) { 2 } else { 32 };
 
 /// Why [`Member::leave`] did not release the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,26 +37,31 @@ impl Member {
         if !self.claimed.swap(&slot.claim, clearing) {
             return Err(Stayed::NotAMember);
         }
+        fault_point!(LeaveClearing);
         // Whoever comes later sees that the slot is being cleared and keeps out. Those who were inside
         // before are given a moment to go; what they did is seen then.
         if !self.others_go() || !self.is_idle() {
             clearing.swap(&slot.claim, self.claimed);
+            fault_point!(LeaveStayed);
             return Err(Stayed::InUse);
         }
         let anomalies = slot.anomalies.load(Ordering::Relaxed);
         self.map.row(self.slot).for_each(empty);
         forget_identity(slot);
         clearing.swap(&slot.claim, self.claimed.with(State::Free));
+        fault_point!(LeaveFreed);
         self.map
             .header()
             .anomalies
             .fetch_add(anomalies, Ordering::Relaxed);
+        fault_point!(LeaveCounted);
 
         // Only now may another have the slot.
         let address = self.liveness.swap(0, Ordering::AcqRel);
-        // SAFETY: the address comes from the keeper that this process was given when it joined (a
+        // SAFETY: the address comes from the lock that this process was given when it joined (a
         // forked child is no member, and does not come here); the swap hands it out once.
-        drop(unsafe { Keeper::from_address(address) });
+        drop(unsafe { Liveness::from_address(address) });
+        fault_point!(LeaveUnlocked);
         if let Some(owner) = &self.owner
             && sys::raw_status(owner.fd).is_ok_and(|status| status.file == owner.file)
         {
@@ -70,7 +77,7 @@ impl Member {
     fn others_go(&self) -> bool {
         (0..TURNS).any(|_| {
             self.gate.is_empty() || {
-                std::thread::yield_now();
+                yield_now();
                 false
             }
         })
