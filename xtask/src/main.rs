@@ -6,6 +6,7 @@ mod check;
 mod demo;
 mod machine;
 mod node;
+mod prove;
 mod rocm;
 mod test;
 
@@ -32,6 +33,8 @@ enum Task {
     },
     /// Make the captured texts in the documentation anew
     Capture,
+    /// Prove the account: models of every order of threads, processes killed at every step
+    Prove,
     /// Check format, lints, documentation and licences
     Check,
     /// Run a command on the emulated node: a machine with AMD GPUs that do not exist
@@ -59,6 +62,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Demo(arguments) => demo::demo(&arguments),
         Task::Test { filter } => test::test(filter.as_deref()),
         Task::Capture => capture::capture(),
+        Task::Prove => prove::prove(),
         Task::Check => check::check(),
         Task::Node(arguments) => node::node(&arguments),
         Task::Rocm { version } => {

@@ -58,6 +58,8 @@ fn plan() -> Result<Plan> {
     }
     plan.for_real_gpu(machine::has_real_gpu());
     plan.without("advisories", check::missing_for_advisories());
+    let prove = "built apart, `cargo xtask prove` runs them (minutes)".to_string();
+    plan.without("models of the account, kills at every step", Some(prove));
     Ok(plan)
 }
 
