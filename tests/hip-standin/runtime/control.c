@@ -61,6 +61,12 @@ int hip_standin_set(const char *name, const char *value)
     return config_set(name, value) ? 0 : 1;
 }
 
+/* The function that the rules `call` and `call-after` call, with the name of the HIP function; NULL: none. */
+void hip_standin_on_call(void (*function)(const char *name))
+{
+    set_told(function);
+}
+
 /* VRAM that this process holds on a HIP ordinal. */
 uint64_t hip_standin_live(int device)
 {
