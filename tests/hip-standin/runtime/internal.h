@@ -214,3 +214,6 @@ void pools_after_fork(void);
 void virtual_after_fork(void);
 
 void standin_initialise(void);
+/* Files are read only between these two: the only cancellation points are those that rules ask for. */
+int no_cancellation(void);
+void allow_cancellation(int before);

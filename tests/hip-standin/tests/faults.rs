@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::{Duration, Instant};
 
-use common::{Instance, MIB, SUCCESS, UNTOUCHED, call};
+use common::{GIB, Instance, MIB, SUCCESS, UNTOUCHED, call};
 use hip_standin::{Build, Settings};
 
 #[test]
@@ -186,6 +186,35 @@ fn calls_can_be_slow() {
         let begin = Instant::now();
         hip.free(std::ptr::null_mut());
         assert!(begin.elapsed() >= Duration::from_millis(30));
+    }
+}
+
+unsafe extern "C" {
+    safe fn pthread_self() -> libc::pthread_t;
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+const CANCEL_DISABLE: c_int = 1;
+
+/// The first call reads files, and so does one that looks for processes that died.
+#[test]
+fn calls_are_no_cancellation_points() {
+    for build in Build::ALL {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = Settings::new().account(&directory.path().join("account"));
+        let results = std::thread::spawn(move || {
+            let hip = Instance::with_first_call(build, &settings, || {
+                // SAFETY: nothing here, nor in the stand-in, is left by the cancellation if the test passes;
+                // if not, the process ends.
+                unsafe { pthread_cancel(pthread_self()) };
+            });
+            let results = (hip.malloc(MIB).is_ok(), hip.info().0);
+            let mut before = -1;
+            // SAFETY: a place for the former state.
+            unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
+            (results, before)
+        });
+        assert_eq!(results.join().unwrap(), ((true, 64 * GIB - MIB), 0));
     }
 }
 
