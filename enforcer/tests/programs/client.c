@@ -37,11 +37,12 @@
 extern char **environ;
 static const char *self;
 
-static struct { char name[32]; void *pointer; } blocks[64];
+enum { BLOCKS = 256 };
+static struct { char name[32]; void *pointer; } blocks[BLOCKS];
 
 void **block(const char *name)
 {
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         if (!blocks[i].name[0])
             snprintf(blocks[i].name, sizeof blocks[i].name, "%s", name);
         if (!strcmp(blocks[i].name, name))
