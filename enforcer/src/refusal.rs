@@ -11,6 +11,7 @@ use crate::clock;
 use crate::entries::Api;
 use crate::hip;
 use crate::runtime::{self, Native};
+use crate::signals::uncancelled;
 use crate::stderr::say;
 
 /// The least time between two lines about one GPU, in milliseconds.
@@ -22,7 +23,7 @@ const INTERVAL: u64 = 60_000;
 /// between releases), a uprobe on the runtime's export sees the refused call, and on a machine where nothing
 /// can be allocated anyway the program gets the runtime's own reason. Runtimes check this
 /// before they touch the device.
-pub(crate) fn native_error() -> c_int {
+fn native_error() -> c_int {
     let (Native::Runtime(malloc), Native::Runtime(free)) = (
         runtime::native(Api::hipMalloc),
         runtime::native(Api::hipFree),
@@ -47,6 +48,11 @@ pub(crate) fn native_error() -> c_int {
             error => error,
         }
     }
+}
+
+/// The error of a call that is refused.
+pub(crate) fn refuse() -> c_int {
+    uncancelled(native_error)
 }
 
 /// When refusals on one GPU are told: the first at once, then at most one in a minute.

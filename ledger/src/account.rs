@@ -117,7 +117,7 @@ impl Account<'_> {
         fault_point!(CommitBooked);
         // Most bookings do not reach the peak, and a look is cheaper than a change.
         if self.own.peak.load(Ordering::Relaxed) < sum(before) {
-            self.own.peak.fetch_max(sum(before), Ordering::Relaxed);
+            self.own.peak.fetch_max(sum(before), Ordering::Release);
         }
         fault_point!(CommitPeaked);
         let exact = before
@@ -150,6 +150,22 @@ impl Account<'_> {
     /// Takes [`Self::add_unseen`] back, after [`Self::release`]. Returns how many anomalies were met.
     pub(crate) fn release_unseen(&self, bytes: u64) -> u64 {
         u64::from(!subtract(&self.own.live_unseen, bytes))
+    }
+
+    /// Says what the overhead is, and since when.
+    pub(crate) fn set_overhead(&self, bytes: u64, now: u64) {
+        // Whoever sees that it is known sees this figure, or one that is told later.
+        let bytes = bytes.min(MAX_BYTES);
+        self.own.overhead.store(bytes, Ordering::Release);
+        fault_point!(OverheadStored);
+        self.own.overhead_at.store(now.max(1), Ordering::Release);
+    }
+
+    /// Says that the overhead is not known. The figure stays: a reader that still takes it for known
+    /// has one that was true a moment ago. If it were cleared, that reader would take it for 0, and so
+    /// would everyone for good where another thread tells a new one at the same time.
+    pub(crate) fn forget_overhead(&self) {
+        self.own.overhead_at.store(0, Ordering::Release);
     }
 
     /// The sum over all slots.
@@ -186,16 +202,19 @@ pub(crate) fn charged(cells: &[Cell], high_water: &AtomicU64) -> u64 {
 
 /// A cell's figures, in the order that keeps a sum from missing bytes.
 pub(crate) fn read(cell: &Cell) -> CellView {
+    // What the driver does not show is added before it is live and taken away after, so that `live`
+    // never has more of it than is told: hence a look on either side.
+    let unseen = cell.live_unseen.load(Ordering::Acquire);
     let pending = cell.pending.load(Ordering::Acquire);
     let live = cell.live.load(Ordering::Acquire);
     let known = cell.overhead_at.load(Ordering::Acquire) != 0;
-    let overhead = cell.overhead.load(Ordering::Relaxed);
+    let overhead = cell.overhead.load(Ordering::Acquire);
     CellView {
         live,
         pending,
         overhead: known.then_some(overhead),
-        peak: cell.peak.load(Ordering::Relaxed),
-        live_unseen: cell.live_unseen.load(Ordering::Relaxed),
+        peak: cell.peak.load(Ordering::Acquire),
+        live_unseen: unseen.max(cell.live_unseen.load(Ordering::Acquire)),
     }
 }
 

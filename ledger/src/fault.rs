@@ -89,6 +89,9 @@ mod points {
         ReserveOver,
         /// Reserving: what did not fit is taken back.
         ReserveTakenBack,
+        /// Committing managed memory: it is told that the driver does not show the bytes, which are
+        /// pending still.
+        CommitUnseen,
         /// Committing: the bytes are live, and pending.
         CommitBooked,
         /// Committing: the peak is noted.
@@ -101,10 +104,16 @@ mod points {
         CancelSettled,
         /// Releasing: the bytes are no more live.
         ReleaseSettled,
+        /// Releasing managed memory: nor are they among those that the driver does not show.
+        ReleaseUnseen,
         /// Releasing: the free is counted.
         ReleaseCounted,
         /// Telling the overhead: it is stored, that it is known is not.
         OverheadStored,
+        /// Telling the overhead: it is known.
+        OverheadKnown,
+        /// Telling that the overhead is not known: it is not.
+        OverheadForgotten,
         /// Telling of a refusal: it is counted, and the record is marked as being written.
         RefusalBegun,
         /// Telling of a refusal: the record is written and still marked.

@@ -130,7 +130,7 @@ pub(crate) struct Slot {
     /// Inodes of the member's namespaces; 0 when unknown.
     pub(crate) pid_namespace: AtomicU64,
     pub(crate) time_namespace: AtomicU64,
-    /// PID in the initial namespace, written by an observer; 0 when unknown.
+    /// PID in the initial namespace, written by an observer: see [`encode_host_pid`]; 0 when unknown.
     pub(crate) host_pid: AtomicU64,
     pub(crate) uid: AtomicU64,
     pub(crate) joined_at: AtomicU64,
@@ -191,7 +191,7 @@ pub(crate) struct Cell {
     pub(crate) member_limit: AtomicU64,
     /// The part of `live` that the driver's counter does not show (managed memory).
     pub(crate) live_unseen: AtomicU64,
-    /// When `overhead` was last measured; 0: it is not known, and `overhead` is 0.
+    /// When `overhead` was last measured; 0: it is not known, whatever `overhead` says.
     pub(crate) overhead_at: AtomicU64,
     pub(crate) spare: AtomicU64,
 }
@@ -297,6 +297,18 @@ pub(crate) fn effective_limit(member: u64, ledger: u64) -> Limit {
     } else {
         decode_limit(member).stricter(ledger)
     }
+}
+
+/// A member's PID in the initial namespace as a word: with the lower half of the generation it was told
+/// to, so that one that comes too late is nobody's, not even for a moment.
+pub(crate) fn encode_host_pid(pid: u32, generation: u64) -> u64 {
+    generation << 32 | u64::from(pid)
+}
+
+/// The PID in such a word, if there is one and it was told to this generation.
+pub(crate) fn decode_host_pid(word: u64, generation: u64) -> Option<u32> {
+    let pid = u32::try_from(word & u64::from(u32::MAX)).ok()?;
+    (pid != 0 && word == encode_host_pid(pid, generation)).then_some(pid)
 }
 
 /// Where the parts of a ledger lie. All follows from the number of GPUs it has room for.
@@ -431,6 +443,20 @@ mod tests {
         );
         // A cell that nobody has set up.
         assert_eq!(effective_limit(0, word(5)), Limit::Bytes(0));
+    }
+
+    #[test]
+    fn a_pid_is_that_of_the_generation_it_was_told_to() {
+        let word = encode_host_pid(4242, 7);
+        assert_eq!(decode_host_pid(word, 7), Some(4242));
+        assert_eq!(decode_host_pid(word, 8), None);
+        // No observer has been here, and one that took its word back.
+        assert_eq!(decode_host_pid(0, 0), None);
+        assert_eq!(decode_host_pid(encode_host_pid(0, 7), 7), None);
+        assert_eq!(
+            decode_host_pid(encode_host_pid(u32::MAX, u64::MAX), u64::MAX),
+            Some(u32::MAX)
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use crate::account::Account;
+use crate::account::{self, Account};
 use crate::denial::Denial;
 use crate::directory_lock::DirectoryLock;
 use crate::error::JoinError;
@@ -23,7 +23,7 @@ use crate::file::now;
 use crate::fork_guard::ForkGuard;
 use crate::gpu::{GpuKey, GpuSpec};
 use crate::kind::Kind;
-use crate::layout::{Slot, effective_limit, encode_limit, store_bytes};
+use crate::layout::{Slot, decode_host_pid, effective_limit, encode_limit, store_bytes};
 use crate::limit::Limit;
 use crate::liveness::{At, Liveness};
 use crate::mapping::Mapping;
@@ -33,7 +33,7 @@ use crate::reap::{Right, Scan, Target, reap};
 use crate::slot::{Claim, State};
 use crate::sync::{Ordering, fence, sleep, yield_now};
 use crate::sys::FileId;
-use crate::view::{GpuView, HookEngine, LivenessMode};
+use crate::view::{CellView, GpuView, HookEngine, LivenessMode};
 
 /// How often an operation looks again whether a thread that is about to leave leaves or stays: it does
 /// a few dozen stores meanwhile, but the machine may let others run first. About a second, for the case
@@ -229,6 +229,7 @@ impl Member {
         if let Some((slot, account)) = self.account_of(reservation.gpu) {
             if reservation.kind == Kind::Managed {
                 account.add_unseen(actual);
+                fault_point!(CommitUnseen);
             }
             self.note(slot, account.commit(reservation.bytes, actual));
             fault_point!(CommitSettled);
@@ -262,6 +263,7 @@ impl Member {
             fault_point!(ReleaseSettled);
             if kind == Kind::Managed {
                 self.note(slot, account.release_unseen(bytes));
+                fault_point!(ReleaseUnseen);
             }
             slot.frees.fetch_add(1, Ordering::Relaxed);
             fault_point!(ReleaseCounted);
@@ -275,13 +277,33 @@ impl Member {
         let this = self.gpus.get(gpu)?;
         let account = self.account(this)?;
         let totals = account.totals();
-        Some(GpuView {
+        let view = GpuView {
             key: this.key,
             limit: self.limit_on(this, &account),
             charged: totals.charged(),
             mine: totals.mine,
             others: totals.others,
-        })
+        };
+        self.still(view)
+    }
+
+    /// This process's own figures on one GPU, without what the others have; `None` where
+    /// [`Self::view`] is. A few loads, no sum.
+    #[inline]
+    #[must_use]
+    pub fn cell(&self, gpu: usize) -> Option<CellView> {
+        let account = self.account(self.gpus.get(gpu)?)?;
+        self.still(account::read(account.own))
+    }
+
+    /// This process's PID in the initial PID namespace, if an observer has told it
+    /// ([`crate::Ledger::set_host_pid`]); `None` also in a forked child and after leaving. A few loads.
+    #[inline]
+    #[must_use]
+    pub fn host_pid(&self) -> Option<u32> {
+        let word = self.map.slot(self.slot)?.host_pid.load(Ordering::Acquire);
+        let pid = decode_host_pid(word, self.claimed.generation())?;
+        self.still(pid)
     }
 
     /// The limit that holds for this process; `None` where [`Self::view`] is. A few loads.
@@ -300,13 +322,20 @@ impl Member {
         let Some((_, account)) = self.account_of(gpu) else {
             return;
         };
-        let bytes = bytes.min(crate::size::MAX_BYTES);
-        account.own.overhead.store(bytes, Ordering::Release);
-        fault_point!(OverheadStored);
-        account
-            .own
-            .overhead_at
-            .store(now().max(1), Ordering::Release);
+        account.set_overhead(bytes, now());
+        fault_point!(OverheadKnown);
+    }
+
+    /// Says that it is not known any more how much the driver holds for this process beyond what is
+    /// booked ([`Self::set_overhead`]); nothing is charged for it then.
+    pub fn forget_overhead(&self, gpu: usize) {
+        let Some(_inside) = self.enter(false) else {
+            return;
+        };
+        if let Some((_, account)) = self.account_of(gpu) {
+            account.forget_overhead();
+            fault_point!(OverheadForgotten);
+        }
     }
 
     /// Counts a refusal and keeps it for observers: what was asked for, why it was refused, the
@@ -454,6 +483,14 @@ impl Member {
 
     fn is_member(&self) -> bool {
         matches!(self.state(), State::Claimed | State::Clearing)
+    }
+
+    /// What was read from the slot, if the slot was this process's throughout: another thread may have
+    /// left meanwhile, and what was read may be the next owner's.
+    #[inline]
+    fn still<T>(&self, read: T) -> Option<T> {
+        // All that is read of a slot is read with Acquire, and so before this look at its state.
+        self.is_member().then_some(read)
     }
 
     /// The account of one GPU, in which this process may book.

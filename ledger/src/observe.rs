@@ -11,7 +11,7 @@ use crate::error::{ChangeError, JoinError, OpenError, PlaceError, SystemError};
 use crate::fault::fault_point;
 use crate::file::{self, Access, LedgerFile, Names, View};
 use crate::gpu::GpuKey;
-use crate::layout::encode_limit;
+use crate::layout::{encode_host_pid, encode_limit};
 use crate::limit::Limit;
 use crate::liveness::At;
 use crate::mapping::Mapping;
@@ -344,15 +344,11 @@ impl Ledger {
         if !owned(Claim::load(&record.claim)) {
             return Err(gone());
         }
-        record.host_pid.store(u64::from(pid), Ordering::Release);
-        // The next owner clears it when it moves in; if that was before the store, take it back.
+        // The next owner clears it when it moves in; if that was before the store, it is nobody's by
+        // its generation.
+        let word = encode_host_pid(pid, generation);
+        record.host_pid.store(word, Ordering::Release);
         if !owned(Claim::load(&record.claim)) {
-            let _ = record.host_pid.compare_exchange(
-                u64::from(pid),
-                0,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
             return Err(gone());
         }
         Ok(())

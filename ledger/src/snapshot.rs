@@ -8,7 +8,8 @@ use crate::account;
 use crate::denial::DenialReason;
 use crate::gpu::GpuKey;
 use crate::layout::{
-    FLAG_SHARED, GpuRecord, RefusalRecord, Slot, decode_limit, effective_limit, load_text,
+    FLAG_SHARED, GpuRecord, RefusalRecord, Slot, decode_host_pid, decode_limit, effective_limit,
+    load_text,
 };
 use crate::mapping::Mapping;
 use crate::process::Who;
@@ -141,7 +142,7 @@ fn copy(
         pid,
         pid_namespace,
         start_time: load(&slot.start_time),
-        host_pid: narrow(&slot.host_pid),
+        host_pid: decode_host_pid(load(&slot.host_pid), claim.generation()).unwrap_or(0),
         pid_here,
         uid: narrow(&slot.uid),
         comm: load_text(&slot.comm),

@@ -126,6 +126,95 @@ fn overhead_counts_and_leaves_nothing_when_it_reaches_the_limit() {
 }
 
 #[test]
+fn overhead_that_is_not_known_any_more_is_not_charged() {
+    let scene = Scene::new();
+    let (member, other) = (scene.join(GIB), scene.join(GIB));
+    for _ in 0..2 {
+        member.set_overhead(0, 256 * MIB);
+        assert_eq!(member.cell(0).unwrap().overhead, Some(256 * MIB));
+        assert_eq!(other.view(0).unwrap().others, 256 * MIB);
+        member.forget_overhead(0);
+        let view = member.view(0).unwrap();
+        assert_eq!((view.mine.overhead, view.charged), (None, 0));
+        assert_eq!(other.view(0).unwrap().others, 0);
+        assert_eq!(scene.charged(), 0);
+        let all = other.reserve(0, GIB).unwrap();
+        other.cancel(all);
+    }
+    // What is not there can be forgotten.
+    member.forget_overhead(0);
+    member.forget_overhead(1);
+    member.leave().unwrap();
+    member.forget_overhead(0);
+}
+
+#[test]
+fn a_member_sees_its_own_figures_without_a_sum() {
+    let scene = Scene::new();
+    let gpus = [0, 1].map(|n| gpu(n, Limit::Bytes(GIB)));
+    let member = scene.try_join(&gpus).unwrap().member;
+    let other = scene.join(GIB);
+    hold(&other, 9 * MIB);
+    hold(&member, 3 * MIB);
+    let pending = member.reserve(1, MIB).unwrap();
+    for n in 0..2 {
+        assert_eq!(member.cell(n), Some(member.view(n).unwrap().mine));
+    }
+    assert_eq!(member.cell(0).unwrap().live, 3 * MIB);
+    assert_eq!(member.cell(1).unwrap().pending, MIB);
+    assert_eq!(member.cell(2), None);
+    member.cancel(pending);
+    member.release(0, 3 * MIB);
+    member.leave().unwrap();
+    assert_eq!(member.cell(0), None);
+}
+
+#[test]
+fn a_member_knows_the_pid_that_an_observer_tells() {
+    let scene = Scene::new();
+    let (keeper, member) = (scene.join(GIB), scene.join(GIB));
+    let ledger = scene.ledger();
+    assert_eq!(member.host_pid(), None);
+    ledger.set_host_pid(1, 1, 4242).unwrap();
+    assert_eq!(member.host_pid(), Some(4242));
+    assert_eq!(keeper.host_pid(), None);
+    // A forked child is another process.
+    common::spawn(|_| i32::from(member.host_pid().is_some())).succeed();
+    ledger.set_host_pid(1, 1, 0).unwrap();
+    assert_eq!(member.host_pid(), None);
+    ledger.set_host_pid(1, 1, 4242).unwrap();
+    member.leave().unwrap();
+    assert_eq!(member.host_pid(), None);
+    // Nor is the slot's next owner told.
+    let next = scene.join(GIB);
+    assert_eq!(next.host_pid(), None);
+    assert!(ledger.set_host_pid(1, 1, 4242).is_err());
+    ledger.set_host_pid(1, 2, 4343).unwrap();
+    assert_eq!((next.host_pid(), member.host_pid()), (Some(4343), None));
+}
+
+#[test]
+fn memory_of_any_kind_is_reserved_at_once_where_that_is_possible() {
+    let scene = Scene::new();
+    let member = scene.join(GIB);
+    let device = member.reserve_at_once(0, MIB).unwrap();
+    let managed = member.reserve_at_once_as(Kind::Managed, 0, MIB).unwrap();
+    assert_eq!(
+        (device.kind(), managed.kind()),
+        (Kind::Device, Kind::Managed)
+    );
+    member.commit(device, MIB);
+    member.commit(managed, MIB);
+    let mine = member.cell(0).unwrap();
+    assert_eq!((mine.live, mine.live_unseen), (2 * MIB, MIB));
+    for kind in [Kind::Device, Kind::Managed] {
+        assert!(member.reserve_at_once_as(kind, 0, GIB).is_none());
+        assert!(member.reserve_at_once_as(kind, 1, 1).is_none());
+    }
+    assert_eq!(member.cell(0).unwrap().pending, 0);
+}
+
+#[test]
 fn without_a_limit_everything_is_booked() {
     let scene = Scene::new();
     let member = scene.try_join(&[gpu(0, Limit::Unlimited)]).unwrap().member;
@@ -367,6 +456,7 @@ fn a_slot_is_released_only_when_nothing_is_held() {
     );
     assert!(member.view(0).is_none());
     member.set_overhead(0, MIB);
+    member.forget_overhead(0);
     member.release(0, MIB);
     hold(&next, GIB);
     assert_eq!(scene.charged(), GIB);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::{Child, Counters, MIB, Scene, gpu, hold, leftover, spawn};
 use hipflex_ledger::fault::{FaultPoint, set_hook};
-use hipflex_ledger::{Alive, Ledger, Limit, Member, OpenError};
+use hipflex_ledger::{Alive, Kind, Ledger, Limit, Member, OpenError};
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 
@@ -86,8 +86,21 @@ const DEEDS: &[Deed] = &[
             member.cancel(reservation);
             assert!(member.leave().is_err());
             member.set_overhead(0, 5 * MIB);
+            member.forget_overhead(0);
             driver.free(&member, 300 * MIB);
             member.leave().unwrap();
+        },
+        deaths: 1,
+        with_peers: true,
+    },
+    Deed {
+        name: "books managed memory",
+        prepare: |_| {},
+        act: |scene, driver| {
+            let member = join(scene);
+            driver.allocate_as(Kind::Managed, &member, 200 * MIB);
+            driver.free_as(Kind::Managed, &member, 200 * MIB);
+            let _ = member.leave();
         },
         deaths: 1,
         with_peers: true,
@@ -318,16 +331,24 @@ impl Driver {
 
     /// The one that is to die asks, takes and books.
     fn allocate(&self, member: &Member, bytes: u64) {
-        let reservation = member.reserve(0, bytes).unwrap();
+        self.allocate_as(Kind::Device, member, bytes);
+    }
+
+    fn allocate_as(&self, kind: Kind, member: &Member, bytes: u64) {
+        let reservation = member.reserve_as(kind, 0, bytes).unwrap();
         self.give(bytes);
         self.victims.fetch_add(bytes, Ordering::SeqCst);
         member.commit(reservation, bytes);
     }
 
     fn free(&self, member: &Member, bytes: u64) {
+        self.free_as(Kind::Device, member, bytes);
+    }
+
+    fn free_as(&self, kind: Kind, member: &Member, bytes: u64) {
         self.victims.fetch_sub(bytes, Ordering::SeqCst);
         self.held.fetch_sub(bytes, Ordering::SeqCst);
-        member.release(0, bytes);
+        member.release_as(kind, 0, bytes);
     }
 
     /// Takes back what the one that is to die has.

@@ -20,16 +20,19 @@ impl Member {
     #[inline]
     #[must_use]
     pub fn reserve_at_once(&self, gpu: usize, bytes: u64) -> Option<Reservation> {
+        self.reserve_at_once_as(Kind::Device, gpu, bytes)
+    }
+
+    /// As [`Member::reserve_at_once`], for memory of any kind. The kind stays with the reservation.
+    #[inline]
+    #[must_use]
+    pub fn reserve_at_once_as(&self, kind: Kind, gpu: usize, bytes: u64) -> Option<Reservation> {
         let this = self.gpus.get(gpu)?;
         let _inside = self.enter_at_once()?;
         let account = self.account(this)?;
         let limit = self.limit_on(this, &account);
         account.try_reserve(bytes, limit).ok()?;
-        Some(Reservation {
-            gpu,
-            bytes,
-            kind: Kind::Device,
-        })
+        Some(Reservation { gpu, bytes, kind })
     }
 
     /// Adds `bytes` to what is pending, or says why not.
