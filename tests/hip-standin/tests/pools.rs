@@ -201,3 +201,71 @@ fn pools_of_ones_own() {
         );
     }
 }
+
+fn stream(hip: &Instance) -> *mut c_void {
+    let mut stream = UNTOUCHED;
+    let error = call!(hip, hipStreamCreate(&raw mut stream => *mut *mut c_void));
+    assert_eq!(error, SUCCESS);
+    stream
+}
+
+#[test]
+fn a_stream_knows_its_device_since_5_7() {
+    for build in Build::ALL {
+        let hip = Instance::with(
+            build,
+            &Settings::new().devices("3"),
+            &[("HIP_VISIBLE_DEVICES", "2,1")],
+        );
+        assert_eq!(hip.set_device(1), SUCCESS);
+        let of_1 = stream(&hip);
+        assert_eq!(hip.set_device(0), SUCCESS);
+        if build.release() < (5, 7) {
+            assert_eq!(hip.address("hipStreamGetDevice"), None);
+            continue;
+        }
+        for (stream, expected) in [
+            (of_1, 1),
+            (stream(&hip), 0),
+            (NULL, 0),
+            (2 as *mut c_void, 0),
+        ] {
+            let mut device = -1;
+            let error = call!(&hip, hipStreamGetDevice(stream => *mut c_void, &raw mut device => *mut c_int));
+            assert_eq!((error, device), (SUCCESS, expected), "{build}");
+        }
+        let nowhere = ptr::null_mut();
+        let error = call!(&hip, hipStreamGetDevice(of_1 => *mut c_void, nowhere => *mut c_int));
+        assert_eq!(error, INVALID_VALUE);
+    }
+}
+
+/// What is recorded has an address, and takes its memory when the graph runs.
+#[test]
+fn a_stream_that_is_captured_takes_nothing() {
+    for build in Build::ALL {
+        let hip = Instance::new(build);
+        let stream = stream(&hip);
+        let capturing = |of: *mut c_void| {
+            let mut status = -1;
+            let error =
+                call!(&hip, hipStreamIsCapturing(of => *mut c_void, &raw mut status => *mut c_int));
+            assert_eq!(error, SUCCESS);
+            status
+        };
+        let begin = |of| call!(&hip, hipStreamBeginCapture(of => *mut c_void, 0 => c_int));
+        assert_eq!((begin(NULL), capturing(NULL)), (900, 0));
+        assert_eq!((capturing(stream), begin(stream)), (0, SUCCESS));
+        assert_eq!((begin(stream), capturing(stream)), (401, 1));
+        let a = hip.malloc_async(GIB, stream).unwrap();
+        assert!(!a.is_null());
+        assert_eq!((hip.live(0), hip.free_async(a, stream)), (0, SUCCESS));
+        let mut graph = UNTOUCHED;
+        let mut end = || call!(&hip, hipStreamEndCapture(stream => *mut c_void, &raw mut graph => *mut *mut c_void));
+        assert_eq!((end(), end()), (SUCCESS, 401));
+        assert_eq!(call!(&hip, hipGraphDestroy(graph => *mut c_void)), SUCCESS);
+        assert_eq!(capturing(stream), 0);
+        hip.malloc_async(MIB, stream).unwrap();
+        assert_eq!(hip.live(0), MIB);
+    }
+}
