@@ -141,6 +141,8 @@ FUNCTION(5, hip_5.1, 241, hipMemPoolDestroy, (hipMemPool_t pool), (pool), NONE)
 FUNCTION(5, hip_5.1, 250, hipMemPoolTrimTo, (hipMemPool_t pool, size_t keep), (pool, keep), NONE)
 FUNCTION(5, hip_5.1, 245, hipMemPoolGetAttribute, (hipMemPool_t pool, int attribute, void *value),
       (pool, attribute, value), NONE)
+FUNCTION(5, hip_5.1, 244, hipMemPoolGetAccess, (int *flags, hipMemPool_t pool, hipMemLocation
+      *location), (flags, pool, location), NONE)
 FUNCTION(5, hip_5.1, 249, hipMemPoolSetAttribute, (hipMemPool_t pool, int attribute, void *value),
       (pool, attribute, value), NONE)
 

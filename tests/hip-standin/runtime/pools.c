@@ -229,7 +229,8 @@ static bool is_capturing(hipStream_t stream)
     return (uintptr_t)stream > 2 && stream->capturing;
 }
 
-/* An address for an allocation that a graph will make each time it runs. It takes nothing now. */
+/* An address for an allocation that a graph will make each time it runs. It takes nothing now. (Before 6 it is made
+ * at once.) */
 static hipError_t record_allocation(void **pointer, uint64_t bytes, hipStream_t stream)
 {
     if (!pointer)
@@ -246,7 +247,7 @@ static hipError_t record_allocation(void **pointer, uint64_t bytes, hipStream_t 
 
 hipError_t do_hipMallocAsync(void **pointer, size_t bytes, hipStream_t stream)
 {
-    if (is_capturing(stream))
+    if (GENERATION >= 6 && is_capturing(stream))
         return record_allocation(pointer, bytes, stream);
     pthread_mutex_lock(&lock);
     struct pool *pool = pool_of_device(device_of(stream));
@@ -257,7 +258,7 @@ hipError_t do_hipMallocAsync(void **pointer, size_t bytes, hipStream_t stream)
 
 hipError_t do_hipMallocFromPoolAsync(void **pointer, size_t bytes, hipMemPool_t pool, hipStream_t stream)
 {
-    if (is_capturing(stream))
+    if (GENERATION >= 6 && is_capturing(stream))
         return record_allocation(pointer, bytes, stream);
     pthread_mutex_lock(&lock);
     hipError_t error = exists(pool) ? allocate_from(pointer, bytes, pool, stream) : hipErrorInvalidValue;
@@ -270,7 +271,7 @@ hipError_t do_hipFreeAsync(void *pointer, hipStream_t stream)
     if (!pointer)
         return GENERATION >= 7 ? hipSuccess : hipErrorInvalidValue;
     if (is_capturing(stream))
-        return hipSuccess;
+        return hipSuccess; /* recorded: nothing is freed now */
     hipError_t error = hipErrorInvalidValue;
     pthread_mutex_lock(&lock);
     struct block *block = block_around((uintptr_t)pointer);
@@ -389,6 +390,22 @@ hipError_t do_hipMemPoolGetAttribute(hipMemPool_t pool, int attribute, void *val
     return error;
 }
 
+/* Who may use what is in a pool: its own device. 5.2 says success and answers nothing. */
+hipError_t do_hipMemPoolGetAccess(int *flags, hipMemPool_t pool, hipMemLocation *location)
+{
+    enum { ReadAndWrite = 3 };
+    if (!flags || !location)
+        return hipErrorInvalidValue;
+    pthread_mutex_lock(&lock);
+    bool known = exists(pool);
+    if (known && (GENERATION > 5 || MINOR >= 7)) {
+        bool own = location->type == hipMemLocationTypeDevice && device_on_board(location->id) == pool->device;
+        *flags = own ? ReadAndWrite : 0;
+    }
+    pthread_mutex_unlock(&lock);
+    return known ? hipSuccess : hipErrorInvalidValue;
+}
+
 /* The high-water marks can only be set to 0, which makes them start anew. */
 hipError_t do_hipMemPoolSetAttribute(hipMemPool_t pool, int attribute, void *value)
 {
@@ -501,6 +518,8 @@ hipError_t do_hipStreamGetDevice(hipStream_t stream, hipDevice_t *device)
 {
     if (!device)
         return hipErrorInvalidValue;
+    if ((uintptr_t)stream == 1)
+        return hipErrorContextIsDestroyed; /* the legacy stream: what 5.7 says; later ones crash */
     *device = ordinal_of(device_of(stream));
     return hipSuccess;
 }

@@ -240,7 +240,33 @@ fn a_stream_knows_its_device_since_5_7() {
     }
 }
 
-/// What is recorded has an address, and takes its memory when the graph runs.
+#[test]
+fn a_pool_is_for_its_own_device() {
+    for build in Build::ALL {
+        let devices = Settings::new().devices("3");
+        let hip = Instance::with(build, &devices, &[("HIP_VISIBLE_DEVICES", "2,1")]);
+        let access = |pool: *mut c_void, device: c_int| {
+            let (mut flags, mut location) = (-1, [1, device]);
+            let error = call!(&hip, hipMemPoolGetAccess(&raw mut flags => *mut c_int, pool => *mut c_void,
+                location.as_mut_ptr() => *mut c_int));
+            (error, flags)
+        };
+        for own in [0, 1] {
+            let pool = default_pool(&hip, own);
+            let answers = [access(pool, own), access(pool, 1 - own)];
+            let expected = if build.release() < (5, 7) {
+                [(SUCCESS, -1); 2]
+            } else {
+                [(SUCCESS, 3), (SUCCESS, 0)]
+            };
+            assert_eq!(answers, expected, "{build}");
+        }
+        assert_eq!(access(NULL, 0), (INVALID_VALUE, -1));
+    }
+}
+
+/// Since 6 what is recorded has an address, and takes its memory when the graph runs; before, it takes it at once.
+/// What is freed is there until the graph runs.
 #[test]
 fn a_stream_that_is_captured_takes_nothing() {
     for build in Build::ALL {
@@ -259,13 +285,15 @@ fn a_stream_that_is_captured_takes_nothing() {
         assert_eq!((begin(stream), capturing(stream)), (401, 1));
         let a = hip.malloc_async(GIB, stream).unwrap();
         assert!(!a.is_null());
-        assert_eq!((hip.live(0), hip.free_async(a, stream)), (0, SUCCESS));
+        let taken = if build.generation() >= 6 { 0 } else { GIB };
+        assert_eq!((hip.live(0), hip.free_async(a, stream)), (taken, SUCCESS));
+        assert_eq!((hip.free_async(a, stream), hip.live(0)), (SUCCESS, taken));
         let mut graph = UNTOUCHED;
         let mut end = || call!(&hip, hipStreamEndCapture(stream => *mut c_void, &raw mut graph => *mut *mut c_void));
         assert_eq!((end(), end()), (SUCCESS, 401));
         assert_eq!(call!(&hip, hipGraphDestroy(graph => *mut c_void)), SUCCESS);
         assert_eq!(capturing(stream), 0);
         hip.malloc_async(MIB, stream).unwrap();
-        assert_eq!(hip.live(0), MIB);
+        assert_eq!(hip.live(0), taken + MIB);
     }
 }
