@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::{Child, Counters, MIB, Scene, gpu, hold, leftover, spawn};
+use common::{Child, Counters, MIB, Scene, gpu, hold, identity, leftover, spawn};
 use hipflex_ledger::fault::{FaultPoint, set_hook};
-use hipflex_ledger::{Alive, Kind, Ledger, Limit, Member, OpenError};
+use hipflex_ledger::{Alive, BudgetName, Kind, Ledger, Limit, Member, OpenError};
 use nix::sys::signal::Signal;
-use nix::sys::wait::WaitStatus;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 const LIMIT: u64 = 1000 * MIB;
 
@@ -30,6 +30,9 @@ const OF_EACH: usize = 9;
 
 /// How soon everything must go on.
 const SOON: Duration = Duration::from_secs(10);
+
+/// How long the lock of a directory may be held before others give up.
+const DEADLINE: Duration = Duration::from_secs(2);
 
 // ---- what a process is to do, and where it dies ----
 
@@ -57,6 +60,17 @@ const DEEDS: &[Deed] = &[
         name: "replaces what the dead have left",
         prepare: leftover,
         act: |scene, _| drop(join(scene)),
+        deaths: 2,
+        with_peers: true,
+    },
+    Deed {
+        name: "joins beside a member",
+        prepare: |_| {},
+        act: |scene, driver| {
+            let first = join(scene);
+            driver.allocate(&first, 10 * MIB);
+            drop(join(scene));
+        },
         deaths: 2,
         with_peers: true,
     },
@@ -601,4 +615,68 @@ fn whoever_joins_a_ledger_that_is_removed_just_then_joins_its_successor() {
     assert_eq!(snapshot.members.len(), 1);
     assert_eq!(snapshot.members[0].pid, joiner.pid.as_raw() as u32);
     assert_eq!(snapshot.gpus[0].charged, MIB);
+}
+
+/// What a process does at one point, each time.
+static AT: OnceLock<(FaultPoint, fn())> = OnceLock::new();
+
+fn at(point: FaultPoint) {
+    if let Some((wanted, act)) = AT.get()
+        && *wanted == point
+    {
+        act();
+    }
+}
+
+fn spawn_that(point: FaultPoint, act: fn(), body: impl FnOnce() -> i32) -> Child {
+    spawn(|_| {
+        assert!(AT.set((point, act)).is_ok());
+        set_hook(Some(at));
+        body()
+    })
+}
+
+#[test]
+fn a_queue_that_moves_is_waited_for_longer_than_a_holder_may_take() {
+    let scene = Scene::new();
+    let started = Instant::now();
+    let slowly = || std::thread::sleep(Duration::from_millis(500));
+    let mut queue: Vec<_> = (0..7)
+        .map(|number| {
+            let budget = BudgetName::new(&format!("b{number}")).unwrap();
+            let gpus = [gpu(0, Limit::Bytes(LIMIT))];
+            spawn_that(FaultPoint::JoinLocked, slowly, || {
+                Member::join(&scene.place(), &budget, &gpus, &identity()).unwrap();
+                0
+            })
+        })
+        .collect();
+    queue.iter_mut().for_each(Child::succeed);
+    assert!(started.elapsed() >= Duration::from_millis(3500));
+}
+
+#[test]
+fn a_newcomer_that_is_stopped_beside_others_keeps_no_newcomer_out() {
+    let scene = Scene::new();
+    let first = join(&scene);
+    let stop = || nix::sys::signal::raise(Signal::SIGSTOP).unwrap();
+    let stopped = spawn_that(FaultPoint::JoinShared, stop, || {
+        drop(join(&scene));
+        0
+    });
+    let status = waitpid(stopped.pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert_eq!(status, WaitStatus::Stopped(stopped.pid, Signal::SIGSTOP));
+    let since = Instant::now();
+    join(&scene).leave().unwrap();
+    assert!(since.elapsed() < DEADLINE, "{:?}", since.elapsed());
+    // Who must be alone gives up in time and names it.
+    let since = Instant::now();
+    let error = scene.ledger().remove_if_empty().unwrap_err();
+    assert!(since.elapsed() >= DEADLINE);
+    let said = format!("{error:?}");
+    let named = format!("holder: Some({})", stopped.pid);
+    assert!(said.contains(&named), "{said}");
+    drop(stopped);
+    first.leave().unwrap();
+    assert!(scene.ledger().remove_if_empty().unwrap());
 }
