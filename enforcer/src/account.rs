@@ -5,13 +5,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs;
 
 use hipflex_ledger::{
-    Denial, DenialReason, GpuKey, GpuView, HookEngine, Identity, Limit, Member, Reservation,
+    Denial, DenialReason, GpuKey, GpuView, HookEngine, Identity, Kind, Limit, Member, Reservation,
 };
 
 use crate::clock;
 use crate::devices::{Devices, Gpu};
 use crate::entries::{Api, count_accident};
-use crate::live::{Block, LiveBlocks};
+use crate::live::{Block, Class, LiveBlocks, Sort};
+use crate::overhead::Overhead;
 use crate::process::Trouble;
 use crate::refusal::{self, Pace};
 use crate::settings::{Budget, FailMode};
@@ -27,11 +28,35 @@ pub(crate) struct Account {
     member: Member,
     live: LiveBlocks,
     devices: Devices,
+    overhead: Overhead,
     budget: String,
     /// How refusals are told, by GPU.
     paces: Vec<Pace>,
     /// When a query last looked for dead members ([`clock::coarse_ms`]).
     reaped_at: AtomicU64,
+}
+
+/// Bytes that are reserved for a block.
+pub(crate) struct Reserved {
+    reservation: Reservation,
+    class: Class,
+}
+
+impl Reserved {
+    pub(crate) fn gpu(&self) -> usize {
+        self.reservation.gpu()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.reservation.bytes()
+    }
+}
+
+fn kind(class: Class) -> Kind {
+    match class {
+        Class::Buffer | Class::Pooled => Kind::Device,
+        Class::Managed => Kind::Managed,
+    }
 }
 
 /// Why nothing was reserved.
@@ -84,7 +109,8 @@ impl Account {
         tracing::info!("joined the budget '{}'", budget.name.as_str());
         Ok(Self {
             member: joined.member,
-            live: LiveBlocks::new(),
+            live: LiveBlocks::new(devices.gpus().len()),
+            overhead: Overhead::new(devices.gpus().iter().map(|gpu| gpu.gpu_id)),
             paces: specs.iter().map(|_| Pace::default()).collect(),
             devices,
             budget: budget.name.as_str().to_owned(),
@@ -99,16 +125,26 @@ impl Account {
         api: Api,
         device: Result<c_int, c_int>,
         bytes: u64,
-    ) -> Result<Reservation, NotReserved> {
+        class: Class,
+    ) -> Result<Reserved, NotReserved> {
         let gpu = match self.place(device) {
             Place::Gpu(gpu) => gpu,
             Place::Refused => return Err(NotReserved::Refused),
             Place::Uncounted => return Err(NotReserved::Uncounted),
         };
-        match self.member.reserve_at_once(gpu, bytes) {
-            Some(reservation) => Ok(reservation),
-            None => uncancelled(|| self.reserve_with_patience(api, gpu, bytes)),
+        if self.overhead.is_due(gpu) {
+            self.measure(gpu, device);
         }
+        // Before it is in the books: when the overhead is measured meanwhile, it may already be with the driver.
+        self.overhead.expect(gpu, class, bytes);
+        let reservation = match self.member.reserve_at_once_as(kind(class), gpu, bytes) {
+            Some(reservation) => reservation,
+            None => {
+                self.overhead.expect_no_more(gpu, class, bytes);
+                uncancelled(|| self.reserve_with_patience(api, gpu, device, bytes, class))?
+            }
+        };
+        Ok(Reserved { reservation, class })
     }
 
     #[cold]
@@ -116,15 +152,83 @@ impl Account {
         &self,
         api: Api,
         gpu: usize,
+        device: Result<c_int, c_int>,
         bytes: u64,
+        class: Class,
     ) -> Result<Reservation, NotReserved> {
-        self.member.reserve(gpu, bytes).map_err(|denial| {
-            if denial.reason == DenialReason::NotAMember {
-                return NotReserved::NotAMember;
+        // What the runtime has given back to the driver since is no overhead any more.
+        self.measure(gpu, device);
+        self.overhead.expect(gpu, class, bytes);
+        self.member
+            .reserve_as(kind(class), gpu, bytes)
+            .map_err(|denial| {
+                self.overhead.expect_no_more(gpu, class, bytes);
+                self.not_reserved(api, gpu, &denial)
+            })
+    }
+
+    /// Enlarges a reservation to `bytes`. What was refused leaves it as it was.
+    fn enlarge(&self, api: Api, reserved: &mut Reserved, bytes: u64) -> Result<(), NotReserved> {
+        let extra = bytes.saturating_sub(reserved.bytes());
+        if extra == 0 {
+            return Ok(());
+        }
+        let (gpu, class, before) = (reserved.gpu(), reserved.class, reserved.bytes());
+        self.member
+            .grow(&mut reserved.reservation, extra)
+            .map_err(|denial| self.not_reserved(api, gpu, &denial))?;
+        self.overhead.expect(gpu, class, reserved.bytes());
+        self.overhead.expect_no_more(gpu, class, before);
+        Ok(())
+    }
+
+    /// Makes a reservation one of `bytes` on `device`, if that is known to be another one than it was
+    /// expected on. What was refused leaves it as it was.
+    pub(crate) fn fit(
+        &self,
+        api: Api,
+        reserved: &mut Reserved,
+        device: Option<c_int>,
+        bytes: u64,
+    ) -> Result<(), NotReserved> {
+        let elsewhere = device.filter(
+            |device| !matches!(self.place(Ok(*device)), Place::Gpu(gpu) if gpu == reserved.gpu()),
+        );
+        match elsewhere {
+            None => self.enlarge(api, reserved, bytes),
+            Some(device) => {
+                let there = self.reserve(api, Ok(device), bytes, reserved.class)?;
+                self.cancel(core::mem::replace(reserved, there));
+                Ok(())
             }
-            self.refused(api, gpu, &denial);
-            NotReserved::Refused
-        })
+        }
+    }
+
+    fn not_reserved(&self, api: Api, gpu: usize, denial: &Denial) -> NotReserved {
+        if denial.reason == DenialReason::NotAMember {
+            return NotReserved::NotAMember;
+        }
+        self.refused(api, gpu, denial);
+        NotReserved::Refused
+    }
+
+    fn measure(&self, gpu: usize, device: Result<c_int, c_int>) {
+        if let Ok(device) = device {
+            uncancelled(|| {
+                self.overhead.measure(&self.member, &self.live, gpu, device);
+            });
+        }
+    }
+
+    /// Whether HIP shows more than one device to this process. (If it does not say: perhaps.)
+    pub(crate) fn has_several_devices(&self) -> bool {
+        self.devices.are_several()
+    }
+
+    /// What the driver has given this process on a device, in bytes, if that can be told.
+    pub(crate) fn given(&self, device: c_int) -> Option<u64> {
+        let gpu = self.devices.index(device)?;
+        uncancelled(|| self.overhead.given(&self.member, gpu))
     }
 
     /// Where a device (or what the runtime said instead of one) is in the account.
@@ -140,34 +244,45 @@ impl Account {
         }
     }
 
-    /// Books a block that was reserved: the runtime has made it, at `pointer`.
-    pub(crate) fn book(&self, reservation: Reservation, pointer: usize) {
+    /// Books a block that was reserved: the runtime has made it, under this name.
+    pub(crate) fn book(&self, reserved: Reserved, sort: Sort, name: usize) {
+        let Reserved { reservation, class } = reserved;
         let block = Block {
-            pointer,
+            pointer: name,
             bytes: reservation.bytes(),
-            gpu: reservation.gpu(),
+            gpu: u32::try_from(reservation.gpu()).unwrap_or(u32::MAX),
+            sort,
+            class,
         };
         self.remember(block);
-        tracing::debug!("booked {} bytes at {pointer:#x}", block.bytes);
+        tracing::debug!("booked {} bytes at {name:#x}", block.bytes);
         self.member.commit(reservation, block.bytes);
     }
 
     /// Gives a reservation back: the runtime made nothing.
-    pub(crate) fn cancel(&self, reservation: Reservation) {
-        self.member.cancel(reservation);
+    pub(crate) fn cancel(&self, reserved: Reserved) {
+        let (gpu, bytes) = (reserved.gpu(), reserved.bytes());
+        self.member.cancel(reserved.reservation);
+        self.overhead.expect_no_more(gpu, reserved.class, bytes);
     }
 
     /// The block that the program is about to free, if it was booked. It stays booked until
-    /// [`Account::freed`] or [`Account::not_freed`]; but it is not known under its pointer any more,
-    /// since another thread may be given the same pointer as soon as the runtime has freed it.
-    pub(crate) fn take(&self, pointer: usize) -> Option<Block> {
-        self.live.take(pointer)
+    /// [`Account::freed`] or [`Account::not_freed`]; but it is not known by its name any more,
+    /// since another thread may be given the same one as soon as the runtime has freed it.
+    pub(crate) fn take(&self, sort: Sort, name: usize) -> Option<Block> {
+        self.live.take(sort, name)
     }
 
     /// The runtime has freed a block: its bytes are given back.
     pub(crate) fn freed(&self, block: Block) {
         tracing::debug!("freed {} bytes at {:#x}", block.bytes, block.pointer);
-        self.member.release(block.gpu, block.bytes);
+        self.release(block);
+    }
+
+    fn release(&self, block: Block) {
+        let gpu = block.gpu as usize;
+        self.member.release_as(kind(block.class), gpu, block.bytes);
+        self.overhead.expect_no_more(gpu, block.class, block.bytes);
     }
 
     /// The runtime did not free a block: it is known again.
@@ -196,7 +311,7 @@ impl Account {
             gone.pointer,
             gone.bytes
         );
-        self.member.release(gone.gpu, gone.bytes);
+        self.release(gone);
     }
 
     /// The limit on a GPU.
@@ -204,8 +319,11 @@ impl Account {
         self.member.limit(gpu).unwrap_or(Limit::Unlimited)
     }
 
-    /// What one request could get on a GPU, by this account.
-    pub(crate) fn available(&self, gpu: usize) -> u64 {
+    /// What one request could get on a GPU, by this account. `device` is its number in HIP.
+    pub(crate) fn available(&self, gpu: usize, device: c_int) -> u64 {
+        if self.overhead.is_due(gpu) {
+            self.measure(gpu, Ok(device));
+        }
         self.view(gpu).map_or(0, |view| view.available())
     }
 

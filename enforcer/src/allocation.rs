@@ -1,17 +1,19 @@
 //! The steps of a call that allocates or frees: reserve, native call, book or cancel.
 
-use core::ffi::c_int;
-use core::ptr;
+use core::ffi::{c_int, c_void};
+use core::ptr::{self, NonNull};
 
-use hipflex_ledger::Reservation;
-
-use crate::account::{Account, NotReserved};
+use crate::account::{Account, NotReserved, Reserved};
 use crate::entries::{Api, Verdict, belt};
 use crate::guard::Thread;
+use crate::helpers;
 use crate::hip;
-use crate::live::Block;
+use crate::home::{self, Expected, Found, Proof};
+use crate::live::{Block, Sort};
 use crate::process::{self, Standing};
-use crate::runtime;
+use crate::request::Request;
+use crate::sizes;
+use crate::undo::Undo;
 
 /// What a call has to finish when the runtime's function has returned.
 pub(crate) enum Plan {
@@ -26,7 +28,21 @@ pub(crate) enum Plan {
 /// An allocation under way.
 pub(crate) struct Allocation {
     account: &'static Account,
-    reservation: Reservation,
+    reserved: Reserved,
+    /// What is only known when the runtime has answered.
+    open: Option<Open>,
+}
+
+/// What is not known of an allocation before the runtime has answered, and how to take it back should it turn
+/// out to be too much.
+#[derive(Clone, Copy)]
+struct Open {
+    /// On which device it is.
+    proof: Proof,
+    bytes: u64,
+    /// Where the runtime writes the length of a row, and how many rows there are.
+    rows: Option<(NonNull<usize>, u64)>,
+    undo: Undo,
 }
 
 /// A free under way. The block is out of the books.
@@ -42,7 +58,7 @@ impl Plan {
     pub(crate) fn abandon(self) {
         let own = |account| process::account().is_some_and(|own| ptr::eq(own, account));
         match self {
-            Self::Allocation(lost) if own(lost.account) => lost.account.cancel(lost.reservation),
+            Self::Allocation(lost) if own(lost.account) => lost.account.cancel(lost.reserved),
             Self::Free(lost) if own(lost.account) => lost.account.not_freed(lost.block),
             // Those of the process that this one was forked from; and queries hold nothing.
             Self::Allocation(_) | Self::Free(_) | Self::Query(_) => {}
@@ -50,10 +66,20 @@ impl Plan {
     }
 }
 
-/// Reserves `bytes` on the current device. A request that the runtime must turn down (no place for the
+/// Reserves what is asked for. A request that the runtime must turn down (no place for the
 /// result) or that takes nothing (0 bytes) is left to it.
-pub(crate) fn before(thread: &Thread, api: Api, has_place: bool, bytes: usize) -> Verdict {
-    if !has_place || bytes == 0 {
+///
+/// # Safety
+/// `out` is null or where the runtime will write the result, and `request` is that of the call.
+#[inline]
+pub(crate) unsafe fn before(
+    thread: &Thread,
+    api: Api,
+    sort: Sort,
+    out: *mut usize,
+    request: &Request,
+) -> Verdict {
+    if out.is_null() || request.bytes == 0 {
         return Verdict::Native;
     }
     // A membership that ended under our feet is renewed once.
@@ -67,14 +93,34 @@ pub(crate) fn before(thread: &Thread, api: Api, has_place: bool, bytes: usize) -
             },
             Standing::Booking(account) => account,
         };
-        let device = runtime::current_device();
+        if request.stream.is_some_and(home::is_for_later) {
+            return Verdict::Native;
+        }
+        let Expected { device, proof } = home::expect(account, request.home);
+        let bytes = match proof {
+            // If it is on the device at all.
+            Proof::Growth(_) => 0,
+            Proof::Given | Proof::Pointer | Proof::Counters(_) => request.bytes,
+        };
+        let open = if matches!(proof, Proof::Given) && request.pitch.is_none() {
+            None
+        } else {
+            Some(Open {
+                proof,
+                bytes: request.bytes,
+                rows: request.pitch.map(|pitch| (pitch, request.rows)),
+                // SAFETY: the runtime will write there, so it can be read.
+                undo: unsafe { Undo::new(sort, out, request) },
+            })
+        };
         let reserve = || {
             account
-                .reserve(api, device, bytes as u64)
-                .map(|reservation| {
+                .reserve(api, device, bytes, request.class)
+                .map(|reserved| {
                     thread.begin(Plan::Allocation(Allocation {
                         account,
-                        reservation,
+                        reserved,
+                        open,
                     }));
                 })
         };
@@ -91,37 +137,109 @@ pub(crate) fn before(thread: &Thread, api: Api, has_place: bool, bytes: usize) -
     Verdict::Refused
 }
 
-/// Books what was allocated, or gives the reservation back.
+/// Books what was allocated, or gives the reservation back. What the program gets: the runtime's result, or an
+/// error if what the runtime made of the request exceeds the limit.
 ///
 /// # Safety
-/// `out` is the place where the runtime wrote the pointer if `error` is success; not null then.
-pub(crate) unsafe fn after(plan: Plan, error: c_int, out: *const usize) {
+/// `out` is the place where the runtime wrote the name if `error` is success; not null then.
+#[inline]
+pub(crate) unsafe fn after(
+    api: Api,
+    plan: Plan,
+    error: c_int,
+    sort: Sort,
+    out: *const usize,
+) -> c_int {
     let Plan::Allocation(Allocation {
         account,
-        reservation,
+        reserved,
+        open,
     }) = plan
     else {
-        return;
+        return error;
     };
-    let pointer = if error == hip::SUCCESS {
+    let name = if error == hip::SUCCESS {
         // SAFETY: see above.
         unsafe { out.read_unaligned() }
     } else {
         0
     };
-    belt(|| match pointer {
-        0 => account.cancel(reservation),
-        pointer => account.book(reservation, pointer),
-    });
+    match (name, open) {
+        (0, _) => {
+            belt(|| account.cancel(reserved));
+            error
+        }
+        (name, None) => {
+            belt(|| account.book(reserved, sort, name));
+            error
+        }
+        // SAFETY: see above.
+        (name, Some(open)) => unsafe { close(api, account, reserved, open, sort, name) },
+    }
 }
 
-/// Takes the block out of the books. Pointers that are not ours are left to the runtime.
-pub(crate) fn before_free(thread: &Thread, pointer: usize) -> Verdict {
-    let Some(account) = process::account().filter(|_| pointer != 0) else {
+/// Books an allocation by what the runtime has made of it. If there is no room for that, it is taken back.
+///
+/// # Safety
+/// The runtime has just granted the allocation of this name, and `open` is that of the call.
+#[cold]
+unsafe fn close(
+    api: Api,
+    account: &'static Account,
+    mut reserved: Reserved,
+    open: Open,
+    sort: Sort,
+    name: usize,
+) -> c_int {
+    let bytes = open.rows.map_or(open.bytes, |(pitch, rows)| {
+        // SAFETY: the runtime has written it. It need not be aligned.
+        sizes::product(unsafe { pitch.read_unaligned() } as u64, rows)
+    });
+    let device = match home::found(account, open.proof, name, bytes) {
+        Found::AsExpected => None,
+        Found::On(device) => Some(device),
+        Found::OnNone => {
+            belt(|| account.cancel(reserved));
+            return hip::SUCCESS;
+        }
+    };
+    let room = belt(|| account.fit(api, &mut reserved, device, bytes)).unwrap_or(Ok(()));
+    let fits = match room {
+        Ok(()) => true,
+        // A membership that ended meanwhile has no books to keep right.
+        Err(NotReserved::NotAMember) => true,
+        Err(NotReserved::Uncounted) => {
+            belt(|| account.cancel(reserved));
+            return hip::SUCCESS;
+        }
+        Err(NotReserved::Refused) => false,
+    };
+    // SAFETY: see above.
+    if !fits && unsafe { open.undo.run(name) } {
+        belt(|| account.cancel(reserved));
+        return crate::impossible::error(api);
+    }
+    // Also where it could not be taken back: it is there.
+    belt(|| account.book(reserved, sort, name));
+    hip::SUCCESS
+}
+
+/// Takes the block out of the books. What is not in them is left to the runtime, and so is what is only
+/// recorded on a stream: that frees nothing now.
+pub(crate) fn before_free(
+    thread: &Thread,
+    sort: Sort,
+    name: usize,
+    stream: Option<*mut c_void>,
+) -> Verdict {
+    let Some(account) = process::account().filter(|_| name != 0) else {
         return Verdict::Native;
     };
+    if stream.is_some_and(helpers::is_capturing) {
+        return Verdict::Native;
+    }
     let take = || {
-        let block = account.take(pointer)?;
+        let block = account.take(sort, name)?;
         thread.begin(Plan::Free(Free { account, block }));
         Some(())
     };
@@ -132,12 +250,12 @@ pub(crate) fn before_free(thread: &Thread, pointer: usize) -> Verdict {
 }
 
 /// Gives the block's bytes back, or puts the block in the books again.
-pub(crate) fn after_free(plan: Plan, error: c_int) {
-    let Plan::Free(Free { account, block }) = plan else {
-        return;
-    };
-    belt(|| match error {
-        hip::SUCCESS => account.freed(block),
-        _ => account.not_freed(block),
-    });
+pub(crate) fn after_free(plan: Plan, error: c_int) -> c_int {
+    if let Plan::Free(Free { account, block }) = plan {
+        belt(|| match error {
+            hip::SUCCESS => account.freed(block),
+            _ => account.not_freed(block),
+        });
+    }
+    error
 }

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use hipflex_kfd::{Bdf, Root, Topology};
 
 use crate::environment;
+use crate::helpers;
 use crate::process::Trouble;
-use crate::runtime;
 use crate::settings::FailMode;
 use crate::signals::uncancelled;
 use crate::stderr::{say, say_once};
@@ -27,6 +27,8 @@ const UNPLACED: u16 = u16::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gpu {
     pub(crate) bdf: Bdf,
+    /// The driver's name for it, if the driver knows it.
+    pub(crate) gpu_id: Option<u32>,
     /// VRAM in bytes, 0 when it is not known.
     pub(crate) board_bytes: u64,
 }
@@ -40,6 +42,8 @@ pub(crate) struct Devices {
     fail_mode: FailMode,
     /// Index into `gpus` plus 1, or one of the constants above.
     by_number: [AtomicU16; REMEMBERED],
+    /// How many devices HIP shows; 0: not asked yet.
+    count: AtomicU16,
 }
 
 impl Devices {
@@ -61,6 +65,7 @@ impl Devices {
             source,
             fail_mode,
             by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
+            count: AtomicU16::new(0),
         })
     }
 
@@ -85,6 +90,20 @@ impl Devices {
             UNKNOWN => self.find_index(device, place),
             known => usize::from(known).checked_sub(1),
         }
+    }
+
+    /// Whether HIP shows more than one device, or does not say. A native call.
+    pub(crate) fn are_several(&self) -> bool {
+        let known = self.count.load(Ordering::Relaxed);
+        if known != 0 {
+            return known > 1;
+        }
+        let Ok(count) = uncancelled(helpers::device_count) else {
+            return true;
+        };
+        let count = u16::try_from(count.max(1)).unwrap_or(u16::MAX);
+        self.count.store(count, Ordering::Relaxed);
+        count > 1
     }
 
     #[cold]
@@ -152,7 +171,7 @@ enum Placed {
 
 fn pci_address(device: c_int) -> Option<String> {
     let mut text = [0; 64];
-    if let Err(error) = runtime::pci_bus_id(device, &mut text) {
+    if let Err(error) = helpers::pci_bus_id(device, &mut text) {
         say_once!(
             "the HIP runtime does not tell the PCI address of device {device} (error {error}): it cannot be \
              found among the GPUs, so it is treated as none of them"
@@ -171,6 +190,7 @@ fn shown_by_driver(root: &Root) -> Result<Vec<Gpu>, String> {
     let gpus: Vec<Gpu> = present
         .map(|gpu| Gpu {
             bdf: gpu.bdf,
+            gpu_id: Some(gpu.gpu_id),
             board_bytes: gpu.vram_bytes.unwrap_or(0),
         })
         .collect();
@@ -196,6 +216,7 @@ fn listed(list: &str) -> Result<Vec<Gpu>, String> {
             Bdf::from_str(address)
                 .map(|bdf| Gpu {
                     bdf,
+                    gpu_id: None,
                     board_bytes: 0,
                 })
                 .map_err(|error| format!("FH_VISIBLE_DEVICES: {error}"))
@@ -225,6 +246,7 @@ mod tests {
             source: "that this test lists",
             fail_mode: FailMode::Closed,
             by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
+            count: AtomicU16::new(0),
         };
         let two = devices("0000:03:00.0,0000:83:00.0");
         assert_eq!(two.by_address("0000:83:00.0"), Placed::At(1));

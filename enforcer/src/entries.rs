@@ -12,10 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::allocation::Plan;
 use crate::guard::{self, Thread};
+use crate::impossible;
 use crate::process;
-use crate::refusal;
 use crate::runtime::Functions;
-use crate::signals::uncancelled;
 use crate::stderr::say;
 
 pub(crate) use crate::hook_table::Api;
@@ -40,10 +39,11 @@ pub(crate) enum Verdict {
 /// current device.
 #[inline]
 pub(crate) fn call(
+    api: Api,
     functions: Functions,
     before: impl FnOnce(&Thread) -> Verdict + Copy,
     native: impl Fn(usize) -> c_int + Copy,
-    after: impl FnOnce(Plan, c_int) + Copy,
+    after: impl FnOnce(Plan, c_int) -> c_int + Copy,
 ) -> c_int {
     const { assert!(!core::mem::needs_drop::<Plan>()) };
     // A wrapper behind us may come back to us, and must not be called for that again.
@@ -60,12 +60,12 @@ pub(crate) fn call(
         Verdict::Native => native(functions.first),
         Verdict::Planned => {
             let result = native(functions.first);
-            if let Some(plan) = thread.take() {
-                after(plan, result);
+            match thread.take() {
+                Some(plan) => after(plan, result),
+                None => result,
             }
-            result
         }
-        Verdict::Refused => uncancelled(refusal::native_error),
+        Verdict::Refused => impossible::error(api),
     };
     thread.leave();
     result
@@ -181,39 +181,84 @@ pub(crate) use define_hooks;
 
 /// The steps of a call, by what the function does.
 macro_rules! steps {
-    ($api:expr, $functions:ident, $native:ident, allocates { out: $out:ident, bytes: $bytes:expr }) => {
+    ($api:expr, $functions:ident, $native:ident, allocates { $sort:ident $out:ident, $request:expr }) => {
         $crate::entries::call(
+            $api,
             $functions,
-            |thread| $crate::allocation::before(thread, $api, !$out.is_null(), $bytes),
+            |thread| {
+                // SAFETY: the arguments are those that the runtime is about to be called with.
+                #[allow(unused_unsafe, reason = "some requests are made from plain numbers")]
+                let request = unsafe { $request };
+                // SAFETY: as above.
+                unsafe {
+                    $crate::allocation::before(
+                        thread,
+                        $api,
+                        $crate::entries::sort!($sort),
+                        $out.cast(),
+                        &request,
+                    )
+                }
+            },
             $native,
-            // SAFETY: the runtime has returned from a call with this pointer, which is not null.
-            |plan, error| unsafe { $crate::allocation::after(plan, error, $out.cast_const().cast()) },
+            // SAFETY: the runtime has returned from a call with this place for its result, which is not null.
+            |plan, error| unsafe {
+                $crate::allocation::after(
+                    $api,
+                    plan,
+                    error,
+                    $crate::entries::sort!($sort),
+                    $out.cast_const().cast(),
+                )
+            },
         )
     };
-    ($api:expr, $functions:ident, $native:ident, frees { pointer: $pointer:ident }) => {
+    ($api:expr, $functions:ident, $native:ident, frees { $sort:ident $name:ident $(, on $stream:ident)? }) => {
         $crate::entries::call(
+            $api,
             $functions,
-            |thread| $crate::allocation::before_free(thread, $pointer as usize),
+            |thread| {
+                $crate::allocation::before_free(
+                    thread,
+                    $crate::entries::sort!($sort),
+                    $name as usize,
+                    None $(.or(Some($stream)))?,
+                )
+            },
             $native,
             $crate::allocation::after_free,
         )
     };
     ($api:expr, $functions:ident, $native:ident, answers { $($query:ident)::+ ($($arg:expr),*) }) => {
         $crate::entries::call(
+            $api,
             $functions,
             $crate::queries::before,
             $native,
-            |plan, error| if let ($crate::allocation::Plan::Query(standing), $crate::hip::SUCCESS) =
-                (plan, error)
-            {
-                // SAFETY: the runtime has returned from a call with these arguments with success; the
-                // query adapts what it wrote.
-                unsafe { $($query)::+(standing, $($arg),*) }
+            |plan, error| {
+                if let ($crate::allocation::Plan::Query(standing), $crate::hip::SUCCESS) = (plan, error)
+                {
+                    // SAFETY: the runtime has returned from a call with these arguments with success; the
+                    // query adapts what it wrote.
+                    unsafe { $($query)::+(standing, $($arg),*) }
+                }
+                error
             },
         )
     };
 }
 pub(crate) use steps;
+
+/// How something is named, as it stands in the table.
+macro_rules! sort {
+    (memory) => {
+        $crate::live::Sort::Memory
+    };
+    (object) => {
+        $crate::live::Sort::Object
+    };
+}
+pub(crate) use sort;
 
 /// A dispatch slot as it stands in the table.
 macro_rules! slot {
@@ -271,9 +316,21 @@ mod tests {
     #[test]
     fn a_nested_call_goes_to_the_runtime_only() {
         let booked = Cell::new(0);
-        let count = |_: Plan, _: c_int| booked.set(booked.get() + 1);
-        let inner = || call(FUNCTIONS, planned, |address| 10 + address as c_int, count);
+        let count = |_: Plan, error: c_int| {
+            booked.set(booked.get() + 1);
+            error
+        };
+        let inner = || {
+            call(
+                Api::hipMalloc,
+                FUNCTIONS,
+                planned,
+                |address| 10 + address as c_int,
+                count,
+            )
+        };
         let outer = call(
+            Api::hipMalloc,
             FUNCTIONS,
             planned,
             |address| {
@@ -296,11 +353,15 @@ mod tests {
             5
         };
         let before = |_: &Thread| belt(|| panic!("before")).unwrap_or(Verdict::Native);
-        assert_eq!(call(FUNCTIONS, before, native, |_, _| ()), 5);
-        let after = |_, _| {
+        assert_eq!(
+            call(Api::hipMalloc, FUNCTIONS, before, native, |_, error| error),
+            5
+        );
+        let after = |_, error| {
             belt(|| panic!("after"));
+            error
         };
-        assert_eq!(call(FUNCTIONS, planned, native, after), 5);
+        assert_eq!(call(Api::hipMalloc, FUNCTIONS, planned, native, after), 5);
         assert_eq!(calls.get(), 2);
     }
 }

@@ -2,27 +2,119 @@
 //!
 //! `name (its arguments) => what it does to the account, slot its place in the dispatch table;`
 //!
-//! * `allocates { out, bytes }`: on success a block of `bytes` lies at `*out`, on the device that is
-//!   current in the calling thread;
-//! * `frees { pointer }`: on success the block at `pointer` is gone;
+//! * `allocates { out, request }`: on success what was asked for ([`crate::request`]) lies at or behind
+//!   `*out`; `memory` is linear memory, known by its address, an `object` is known by its handle;
+//! * `frees { memory pointer }`, `frees { object handle }`: on success that is gone; `on stream`: unless the
+//!   stream is being recorded;
 //! * `answers { query }`: a question whose answer `query` adapts.
 //!
 //! Slots: `HipDispatchTable` of `hip/amd_detail/hip_api_trace.hpp`; their order is frozen, new ones are
-//! added at the end. Signatures: `hip_runtime_api.h`; `hipDevice_t` is an int.
+//! added at the end. Signatures: `hip_runtime_api.h`, the same from ROCm 5.2 to 7.2. `hipDevice_t` is an
+//! int; streams, pools, arrays and handles are pointers.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use crate::entries::define_hooks;
-use crate::hip::PropertiesLayout;
+use crate::hip::{
+    AllocationProperties, Array3dDescriptor, ChannelFormat, Extent, PitchedPtr,
+    PlainArrayDescriptor, PropertiesLayout,
+};
 use crate::queries;
+use crate::request;
 
 define_hooks! {
+    // Linear memory
+
     /// `hipError_t hipMalloc(void **ptr, size_t size)`
     hipMalloc (pointer: *mut *mut c_void, size: usize)
-        => allocates { out: pointer, bytes: size }, slot 215;
+        => allocates { memory pointer, request::linear(size) }, slot 215;
+    /// `hipError_t hipExtMallocWithFlags(void **ptr, size_t sizeBytes, unsigned int flags)`
+    hipExtMallocWithFlags (pointer: *mut *mut c_void, size: usize, flags: c_uint)
+        => allocates { memory pointer, request::flagged(size, flags) }, slot 86;
+    /// `hipError_t hipMallocManaged(void **dev_ptr, size_t size, unsigned int flags)`
+    hipMallocManaged (pointer: *mut *mut c_void, size: usize, flags: c_uint)
+        => allocates { memory pointer, request::managed(size) }, slot 222;
+    /// `hipError_t hipMallocPitch(void **ptr, size_t *pitch, size_t width, size_t height)`
+    hipMallocPitch (pointer: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize)
+        => allocates { memory pointer, request::rows(width, height, pitch) }, slot 224;
+    /// `hipError_t hipMemAllocPitch(hipDeviceptr_t *dptr, size_t *pitch, size_t widthInBytes, size_t height,
+    /// unsigned int elementSizeBytes)`
+    hipMemAllocPitch
+        (pointer: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize, element: c_uint)
+        => allocates { memory pointer, request::rows(width, height, pitch) }, slot 229;
+    /// `hipError_t hipMalloc3D(hipPitchedPtr *pitchedDevPtr, hipExtent extent)`
+    hipMalloc3D (result: *mut PitchedPtr, extent: Extent)
+        => allocates { memory result, request::slices(extent, result) }, slot 216;
+    /// `hipError_t hipMallocAsync(void **dev_ptr, size_t size, hipStream_t stream)`
+    hipMallocAsync (pointer: *mut *mut c_void, size: usize, stream: *mut c_void)
+        => allocates { memory pointer, request::in_order(size, stream) }, slot 219;
+    /// `hipError_t hipMallocFromPoolAsync(void **dev_ptr, size_t size, hipMemPool_t mem_pool,
+    /// hipStream_t stream)`
+    hipMallocFromPoolAsync
+        (pointer: *mut *mut c_void, size: usize, pool: *mut c_void, stream: *mut c_void)
+        => allocates { memory pointer, request::from_pool(size, pool, stream) }, slot 220;
     /// `hipError_t hipFree(void *ptr)`
     hipFree (pointer: *mut c_void)
-        => frees { pointer: pointer }, slot 90;
+        => frees { memory pointer }, slot 90;
+    /// `hipError_t hipFreeAsync(void *dev_ptr, hipStream_t stream)`
+    hipFreeAsync (pointer: *mut c_void, stream: *mut c_void)
+        => frees { memory pointer, on stream }, slot 92;
+
+    // Physical memory, to be mapped
+
+    /// `hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
+    /// const hipMemAllocationProp *prop, unsigned long long flags)`
+    hipMemCreate
+        (handle: *mut *mut c_void, size: usize, properties: *const AllocationProperties, flags: c_ulonglong)
+        => allocates { object handle, request::physical(size, properties) }, slot 230;
+    /// `hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle)`
+    hipMemRelease (handle: *mut c_void)
+        => frees { object handle }, slot 255;
+
+    // Arrays
+
+    /// `hipError_t hipMallocArray(hipArray_t *array, const hipChannelFormatDesc *desc, size_t width,
+    /// size_t height, unsigned int flags)`
+    hipMallocArray
+        (array: *mut *mut c_void, format: *const ChannelFormat, width: usize, height: usize, flags: c_uint)
+        => allocates { object array, request::array(format, Extent { width, height, depth: 0 }) }, slot 218;
+    /// `hipError_t hipMalloc3DArray(hipArray_t *array, const struct hipChannelFormatDesc *desc,
+    /// struct hipExtent extent, unsigned int flags)`
+    hipMalloc3DArray
+        (array: *mut *mut c_void, format: *const ChannelFormat, extent: Extent, flags: c_uint)
+        => allocates { object array, request::array(format, extent) }, slot 217;
+    /// `hipError_t hipArrayCreate(hipArray_t *pHandle, const HIP_ARRAY_DESCRIPTOR *pAllocateArray)`
+    hipArrayCreate (array: *mut *mut c_void, descriptor: *const PlainArrayDescriptor)
+        => allocates { object array, request::described_array(descriptor) }, slot 3;
+    /// `hipError_t hipArray3DCreate(hipArray_t *array, const HIP_ARRAY3D_DESCRIPTOR *pAllocateArray)`
+    hipArray3DCreate (array: *mut *mut c_void, descriptor: *const Array3dDescriptor)
+        => allocates { object array, request::described_array(descriptor) }, slot 1;
+    /// `hipError_t hipFreeArray(hipArray_t array)`
+    hipFreeArray (array: *mut c_void)
+        => frees { object array }, slot 91;
+    /// `hipError_t hipArrayDestroy(hipArray_t array)`
+    hipArrayDestroy (array: *mut c_void)
+        => frees { object array }, slot 4;
+    /// `hipError_t hipMallocMipmappedArray(hipMipmappedArray_t *mipmappedArray,
+    /// const struct hipChannelFormatDesc *desc, struct hipExtent extent, unsigned int numLevels,
+    /// unsigned int flags)`
+    hipMallocMipmappedArray
+        (array: *mut *mut c_void, format: *const ChannelFormat, extent: Extent, levels: c_uint, flags: c_uint)
+        => allocates { object array, request::mipmaps(format, extent, levels) }, slot 223;
+    /// `hipError_t hipMipmappedArrayCreate(hipMipmappedArray_t *pHandle,
+    /// HIP_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc, unsigned int numMipmapLevels)`
+    hipMipmappedArrayCreate
+        (array: *mut *mut c_void, descriptor: *mut Array3dDescriptor, levels: c_uint)
+        => allocates { object array, request::described_mipmaps(descriptor, levels) }, slot 300;
+    /// `hipError_t hipFreeMipmappedArray(hipMipmappedArray_t mipmappedArray)`
+    hipFreeMipmappedArray (array: *mut c_void)
+        => frees { object array }, slot 94;
+    /// `hipError_t hipMipmappedArrayDestroy(hipMipmappedArray_t hMipmappedArray)`
+    hipMipmappedArrayDestroy (array: *mut c_void)
+        => frees { object array }, slot 301;
+
+    // Questions
+
     /// `hipError_t hipMemGetInfo(size_t *free, size_t *total)`
     hipMemGetInfo (free: *mut usize, total: *mut usize)
         => answers { queries::memory_info(free, total) }, slot 236;

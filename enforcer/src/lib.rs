@@ -9,7 +9,9 @@
 //! * `process`: whether there is a limit, found out at the first HIP call, and anew in a forked child;
 //! * `account`: the membership in the ledger, with `live` (blocks by pointer) and `devices` (GPUs
 //!   by HIP number);
-//! * `allocation`, `queries`, `refusal`: what the hooks do;
+//! * `request`, `sizes`, `home`: what a call asks for, how many bytes that is, and on which device;
+//! * `allocation`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what they ask the runtime;
+//! * `overhead`, `tally`, `driver_pid`: what the driver holds for this process beyond its bookings;
 //! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
 //! * `guard`, `stack`, `signals`: calls inside of calls, and how threads are kept from ending inside of ours.
 //!
@@ -41,27 +43,36 @@ mod account;
 mod allocation;
 mod clock;
 mod devices;
+mod driver_pid;
 mod elf;
 mod entries;
 mod environment;
 mod exit;
 mod guard;
+mod helpers;
 mod hip;
+mod home;
 mod hook_table;
+mod impossible;
 mod line;
 mod linker;
 mod live;
 mod lock;
 mod log;
 mod lookup;
+mod overhead;
 mod process;
 mod queries;
 mod refusal;
+mod request;
 mod runtime;
 mod settings;
 mod signals;
+mod sizes;
 mod stack;
 mod stderr;
+mod tally;
+mod undo;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 

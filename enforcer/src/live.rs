@@ -2,10 +2,12 @@
 //!
 //! They are kept in the order of their addresses, so that the block that an address lies in is found as fast
 //! as one that begins there: runtimes free a block by any address inside of it, and are also given addresses
-//! that are none of ours. It belongs to one process: a forked child must not look at its parent's (whose lock
+//! that are none of ours. Arrays and handles of physical memory lie at no address that a program could offset: they
+//! are known by what the runtime named them, in a table of their own. It belongs to one process: a forked child must not look at its parent's (whose lock
 //! may be held by a thread that the child does not have), it starts one of its own.
 
 use crate::lock::{Lock, Locked};
+use crate::tally::Tally;
 
 /// Blocks of a run before it is divided. Inserting moves half of them on average: some 3 KiB.
 const LONGEST_RUN: usize = 256;
@@ -20,7 +22,29 @@ pub(crate) struct Block {
     /// Bytes booked.
     pub(crate) bytes: u64,
     /// The GPU that they are booked on, by its index in the account.
-    pub(crate) gpu: usize,
+    pub(crate) gpu: u32,
+    pub(crate) sort: Sort,
+    pub(crate) class: Class,
+}
+
+/// How a block is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// By an address at which it lies, or that lies inside of it.
+    Memory,
+    /// By a handle.
+    Object,
+}
+
+/// How the runtime gets a block from the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// As a buffer, or a part of one.
+    Buffer,
+    /// From a pool, which takes larger pieces from the driver and keeps what is freed.
+    Pooled,
+    /// As managed memory, which the driver does not count as VRAM of the process.
+    Managed,
 }
 
 /// There was no memory to remember a block.
@@ -28,27 +52,75 @@ pub(crate) struct Block {
 pub(crate) struct OutOfMemory;
 
 /// All blocks of this process.
-pub(crate) struct LiveBlocks(Lock<Ordered>);
+pub(crate) struct LiveBlocks(Lock<Tables>);
+
+struct Tables {
+    memory: Ordered,
+    objects: Ordered,
+    /// What the blocks come to, by GPU.
+    tallies: Vec<Tally>,
+}
 
 impl LiveBlocks {
-    pub(crate) fn new() -> Self {
-        Self(Lock::new(Ordered::default()))
+    /// Of a process with this many GPUs.
+    pub(crate) fn new(gpus: usize) -> Self {
+        Self(Lock::new(Tables {
+            memory: Ordered::default(),
+            objects: Ordered::default(),
+            tallies: vec![Tally::default(); gpus],
+        }))
     }
 
     /// Remembers a block. If one at the same pointer was known, that one is returned: it must have been
     /// freed in a way that was not seen, since the runtime has given its address again.
     pub(crate) fn insert(&self, block: Block) -> Result<Option<Block>, OutOfMemory> {
-        self.lock().insert(block)
+        let tables = &mut *self.lock();
+        let former = match block.sort {
+            Sort::Memory => tables.memory.insert(block)?,
+            Sort::Object => tables.objects.insert(block)?,
+        };
+        if let Some(former) = &former {
+            tables.tally(former, Tally::remove);
+        }
+        tables.tally(&block, Tally::add);
+        Ok(former)
     }
 
-    /// Forgets the block that `address` points into, most often to its beginning, and returns it.
-    pub(crate) fn take(&self, address: usize) -> Option<Block> {
-        self.lock().take(address)
+    /// Forgets a block and returns it: the object of this name, or the memory that `name` points into, most
+    /// often to its beginning.
+    pub(crate) fn take(&self, sort: Sort, name: usize) -> Option<Block> {
+        let tables = &mut *self.lock();
+        let block = match sort {
+            Sort::Memory => tables.memory.take(name)?,
+            Sort::Object => tables.objects.take_exactly(name)?,
+        };
+        tables.tally(&block, Tally::remove);
+        Some(block)
+    }
+
+    /// What the blocks on a GPU come to.
+    pub(crate) fn tally(&self, gpu: usize) -> Tally {
+        self.lock().tallies.get(gpu).copied().unwrap_or_default()
+    }
+
+    /// See [`Tally::settle`].
+    pub(crate) fn settle(&self, gpu: usize, missing: u64) {
+        if let Some(tally) = self.lock().tallies.get_mut(gpu) {
+            tally.settle(missing);
+        }
     }
 
     /// (A panic inside would leave the blocks as they were or with one block more or less.)
-    fn lock(&self) -> Locked<'_, Ordered> {
+    fn lock(&self) -> Locked<'_, Tables> {
         self.0.lock()
+    }
+}
+
+impl Tables {
+    fn tally(&mut self, block: &Block, change: impl FnOnce(&mut Tally, &Block)) {
+        if let Some(tally) = self.tallies.get_mut(block.gpu as usize) {
+            change(tally, block);
+        }
     }
 }
 
@@ -120,6 +192,15 @@ impl Ordered {
         }
     }
 
+    fn take_exactly(&mut self, name: usize) -> Option<Block> {
+        let at = self.run_of(name)?;
+        let run = self.runs.get_mut(at)?;
+        let place = run.blocks.binary_search_by_key(&name, |b| b.pointer).ok()?;
+        let block = run.blocks.remove(place);
+        self.drop_if_empty(at);
+        Some(block)
+    }
+
     /// An only run stays: programs that hold a block at a time would make it anew each time.
     fn drop_if_empty(&mut self, at: usize) {
         if self.runs.len() > 1 && self.runs.get(at).is_some_and(|run| run.blocks.is_empty()) {
@@ -186,6 +267,8 @@ mod tests {
             pointer,
             bytes,
             gpu: 0,
+            sort: Sort::Memory,
+            class: Class::Buffer,
         }
     }
 
@@ -244,34 +327,55 @@ mod tests {
 
     #[test]
     fn many_blocks_in_any_order_are_found_again() {
-        let live = LiveBlocks::new();
+        let live = LiveBlocks::new(1);
         let pointer = |n: usize| ((n * 7919) % 50_021 + 1) << 21;
         for n in 0..50_000_usize {
             assert!(live.insert(block(pointer(n), 4096)).unwrap().is_none());
         }
-        assert_eq!(live.take(1 << 20), None);
+        assert_eq!(live.take(Sort::Memory, 1 << 20), None);
         for n in (0..50_000_usize).rev() {
-            assert_eq!(live.take(pointer(n) + 4096), None);
+            assert_eq!(live.take(Sort::Memory, pointer(n) + 4096), None);
             assert_eq!(
-                live.take(pointer(n) + n % 4096),
+                live.take(Sort::Memory, pointer(n) + n % 4096),
                 Some(block(pointer(n), 4096))
             );
         }
-        assert!(live.lock().runs.iter().all(|run| run.blocks.is_empty()));
+        assert!(
+            live.lock()
+                .memory
+                .runs
+                .iter()
+                .all(|run| run.blocks.is_empty())
+        );
     }
 
     #[test]
     fn the_end_of_a_block_is_outside_of_it() {
-        let live = LiveBlocks::new();
+        let live = LiveBlocks::new(1);
         live.insert(block(0x1000, 0x100)).unwrap();
-        assert_eq!(live.take(0x1100), None);
-        assert_eq!(live.take(0xfff), None);
-        assert_eq!(live.take(0x10ff), Some(block(0x1000, 0x100)));
+        assert_eq!(live.take(Sort::Memory, 0x1100), None);
+        assert_eq!(live.take(Sort::Memory, 0xfff), None);
+        assert_eq!(live.take(Sort::Memory, 0x10ff), Some(block(0x1000, 0x100)));
+    }
+
+    #[test]
+    fn objects_are_known_by_their_names_only() {
+        let live = LiveBlocks::new(1);
+        let object = Block {
+            sort: Sort::Object,
+            ..block(0x1000, 0x100)
+        };
+        live.insert(object).unwrap();
+        live.insert(block(0x1000, 0x200)).unwrap();
+        assert_eq!(live.take(Sort::Object, 0x1010), None);
+        assert_eq!(live.take(Sort::Object, 0x1000), Some(object));
+        assert_eq!(live.take(Sort::Object, 0x1000), None);
+        assert_eq!(live.take(Sort::Memory, 0x1010), Some(block(0x1000, 0x200)));
     }
 
     #[test]
     fn threads_do_not_lose_blocks() {
-        let live = LiveBlocks::new();
+        let live = LiveBlocks::new(1);
         std::thread::scope(|scope| {
             for thread in 1..=4_usize {
                 let live = &live;
@@ -280,13 +384,19 @@ mod tests {
                         let b = block((thread << 40) + (n << 12), n as u64);
                         assert!(live.insert(b).unwrap().is_none());
                         if n % 3 == 0 {
-                            assert_eq!(live.take(b.pointer), Some(b));
+                            assert_eq!(live.take(Sort::Memory, b.pointer), Some(b));
                         }
                     }
                 });
             }
         });
-        let left: usize = live.lock().runs.iter().map(|run| run.blocks.len()).sum();
+        let left: usize = live
+            .lock()
+            .memory
+            .runs
+            .iter()
+            .map(|run| run.blocks.len())
+            .sum();
         assert_eq!(left, 4 * (2_000 - 666));
     }
 }

@@ -10,9 +10,9 @@ use crate::account::{Account, Place};
 use crate::allocation::Plan;
 use crate::entries::{Verdict, belt};
 use crate::guard::Thread;
+use crate::helpers;
 use crate::hip::PropertiesLayout;
 use crate::process::{self, Standing};
-use crate::runtime;
 
 /// Whether answers are to be adapted.
 pub(crate) fn before(thread: &Thread) -> Verdict {
@@ -36,13 +36,14 @@ pub(crate) unsafe fn memory_info(standing: &Standing, free: *mut usize, total: *
         Standing::Refusing(_) => return unsafe { adapt(free, |_| 0) },
         Standing::Inert => return,
     };
-    let device = runtime::current_device();
+    let device = helpers::current_device();
     belt(|| match account.place(device) {
         // SAFETY: see above.
         Place::Gpu(gpu) => unsafe {
             adapt(total, |board| account.limit(gpu).within(board));
             // What one allocation could get.
-            adapt(free, |free| free.min(account.available(gpu)));
+            let available = |device| account.available(gpu, device);
+            adapt(free, |free| free.min(device.map_or(0, available)));
         },
         // SAFETY: see above.
         Place::Refused => unsafe { adapt(free, |_| 0) },

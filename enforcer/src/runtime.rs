@@ -10,7 +10,7 @@
 //! No lock is held here. Choosing calls the dynamic linker, whose own lock another thread may hold while it
 //! runs a constructor that waits for us. Threads that choose at the same time choose the same.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::ffi::CString;
@@ -20,6 +20,7 @@ use crate::elf;
 use crate::entries::{Api, belt, quieten_panics};
 use crate::environment;
 use crate::guard;
+use crate::helpers::Helper;
 use crate::linker;
 use crate::signals::uncancelled;
 use crate::stderr::say;
@@ -44,7 +45,7 @@ struct Runtime {
     /// For each API the functions that a hook calls.
     native: [Functions; Api::COUNT],
     /// The functions that the hooks call on their own behalf.
-    helper: [usize; Helper::NAMES.len()],
+    helper: [usize; Helper::COUNT],
 }
 
 /// The functions behind one of our entries.
@@ -65,23 +66,11 @@ fn chosen() -> Option<&'static Runtime> {
     unsafe { RUNTIME.load(Ordering::Acquire).as_ref() }
 }
 
-/// Functions of the runtime that are called by hooks and not hooked themselves.
-#[derive(Clone, Copy)]
-pub(crate) enum Helper {
-    /// `hipError_t hipGetDevice(int *deviceId)`
-    GetDevice,
-    /// `hipError_t hipDeviceGetPCIBusId(char *pciBusId, int len, int device)`
-    DeviceGetPciBusId,
-}
-
-impl Helper {
-    const NAMES: [&CStr; 2] = [c"hipGetDevice", c"hipDeviceGetPCIBusId"];
-
-    /// Its address in the chosen runtime.
-    pub(crate) fn address(self) -> Option<usize> {
-        let address = *chosen()?.helper.get(self as usize)?;
-        (address != 0).then_some(address)
-    }
+/// The address of a function that hooks call on their own behalf, if the chosen runtime has it.
+#[inline]
+pub(crate) fn helper(helper: Helper) -> Option<usize> {
+    let address = *chosen()?.helper.get(helper as usize)?;
+    (address != 0).then_some(address)
 }
 
 /// What a call of an API has to reach.
@@ -196,13 +185,16 @@ fn choose(api: Api) -> Native {
 fn adopt(handle: Handle) -> Option<usize> {
     let find = |name: &CStr| linker::find(handle.0, name, None);
     let own = Api::ALL.map(|api| find(api.name()));
-    let helper = Helper::NAMES.map(find);
+    let helper = Helper::ALL.map(|helper| find(helper.name()));
     let known = own.iter().copied().find(|address| *address != 0)?;
     let base_of =
         |address| elf::find_object(|object| object.contains(address).then(|| object.base()));
     let base = base_of(known)?;
     // A wrapper finds the runtime only if the linker does, behind us: by some name that is not wrapped.
-    let names = Api::ALL.map(Api::name).into_iter().chain(Helper::NAMES);
+    let names = Api::ALL
+        .map(Api::name)
+        .into_iter()
+        .chain(Helper::ALL.map(Helper::name));
     let reachable = names
         .filter_map(|name| linker::after_us(name, None))
         .any(|address| base_of(address) == Some(base));
@@ -324,45 +316,5 @@ fn say_missing_function(api: Api) {
             "the HIP runtime in use has no {:?}; the call returns hipErrorNotInitialized",
             api.name()
         );
-    }
-}
-
-/// The device that is current in this thread, or the runtime's error. A native call: it may not come back.
-#[inline]
-pub(crate) fn current_device() -> Result<c_int, c_int> {
-    let address = Helper::GetDevice
-        .address()
-        .ok_or(crate::hip::ERROR_NOT_INITIALIZED)?;
-    let mut device = -1;
-    // SAFETY: the address is the runtime's hipGetDevice, with this signature in every release.
-    let error = unsafe {
-        let get_device: unsafe extern "C-unwind" fn(*mut c_int) -> c_int =
-            core::mem::transmute(address);
-        get_device(&raw mut device)
-    };
-    if error == crate::hip::SUCCESS {
-        Ok(device)
-    } else {
-        Err(error)
-    }
-}
-
-/// Writes the PCI address of a device into `text` (`0000:03:00.0`, with a terminator), or answers the
-/// runtime's error.
-pub(crate) fn pci_bus_id(device: c_int, text: &mut [u8; 64]) -> Result<(), c_int> {
-    let address = Helper::DeviceGetPciBusId
-        .address()
-        .ok_or(crate::hip::ERROR_NOT_INITIALIZED)?;
-    // SAFETY: the address is the runtime's hipDeviceGetPCIBusId, with this signature in every
-    // release; it writes at most the 64 bytes that it is told of.
-    let error = unsafe {
-        let get: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int =
-            core::mem::transmute(address);
-        get(text.as_mut_ptr().cast(), 64, device)
-    };
-    if error == crate::hip::SUCCESS {
-        Ok(())
-    } else {
-        Err(error)
     }
 }

@@ -1,6 +1,7 @@
 //! A sysfs tree in a temporary directory, for tests.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use crate::root::Root;
 
@@ -29,6 +30,24 @@ impl Fixture {
         let path = self.0.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    /// Makes a symbolic link and the directories above it.
+    pub(crate) fn link(&self, path: &str, target: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+    }
+
+    /// Lets a symbolic link lead elsewhere.
+    pub(crate) fn relink(&self, path: &str, target: &str) {
+        self.remove(path);
+        self.link(path, target);
+    }
+
+    /// Removes a file or a link.
+    pub(crate) fn remove(&self, path: &str) {
+        fs::remove_file(self.0.path().join(path)).unwrap();
     }
 
     /// Writes a file of a topology node.

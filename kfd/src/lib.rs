@@ -1,11 +1,12 @@
 //! What the amdkfd driver says about this machine: its GPUs, and the VRAM that a process holds.
 //!
-//! Everything here is a plain read of sysfs: no ioctl, no device is opened, nothing is written.
+//! Everything here is a plain read of sysfs or `/proc`: no ioctl, no device is opened, nothing is written.
 //! All paths are taken below a [`Root`], so that the same code reads a real machine and a tree in a
 //! test's temporary directory.
 //!
 //! * [`Topology::read`]: the GPUs that this process may use, in the order of their topology nodes.
 //! * [`process_vram`]: what the driver has given to one process on one GPU.
+//! * [`host_pid`]: under which PID the driver lists this process.
 //! * [`vram_used`]: what is in use on a board, whoever holds it.
 //!
 //! The enforcer runs this code inside other people's programs, so nothing in it panics, and a file
@@ -25,6 +26,7 @@
 mod bdf;
 mod error;
 mod gfx;
+mod host_pid;
 mod memory;
 mod properties;
 mod root;
@@ -36,6 +38,7 @@ mod fixture;
 pub use bdf::{Bdf, ParseBdfError};
 pub use error::{ReadError, TopologyError};
 pub use gfx::GfxVersion;
+pub use host_pid::{HostPid, host_pid};
 pub use memory::{ProcessVram, process_vram, vram_used};
 pub use root::Root;
 pub use topology::{Gpu, Topology};

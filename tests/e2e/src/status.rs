@@ -21,6 +21,8 @@ pub struct Budget {
     pub booked: u64,
     /// What is reserved for allocations under way.
     pub pending: u64,
+    /// What the driver holds for its processes besides; 0 also where that is not known.
+    pub overhead: u64,
     /// Bookings that did not add up.
     pub anomalies: u64,
     /// Its processes.
@@ -29,7 +31,7 @@ pub struct Budget {
 
 /// One process of a budget.
 pub struct Process {
-    /// Its PID on the host.
+    /// Its PID on the host; 0: not known.
     pub pid: u32,
     /// What it has allocated, in bytes.
     pub booked: u64,
@@ -92,6 +94,7 @@ fn budget(value: &Value) -> Result<Budget> {
         limit: gpu["limit_bytes"].as_u64(),
         booked: number(gpu, "booked_bytes")?,
         pending: number(gpu, "pending_bytes")?,
+        overhead: gpu["overhead_bytes"].as_u64().unwrap_or(0),
         anomalies: number(value, "anomalies")?,
         processes: processes.iter().map(process).collect::<Result<_>>()?,
     })
@@ -99,7 +102,8 @@ fn budget(value: &Value) -> Result<Budget> {
 
 fn process(value: &Value) -> Result<Process> {
     Ok(Process {
-        pid: number(value, "pid")?.try_into()?,
+        // One that ends in another namespace has none any more.
+        pid: value["pid"].as_u64().unwrap_or(0).try_into()?,
         booked: number(&value["gpus"][0], "booked_bytes")?,
         refusals: number(value, "refusals")?,
     })

@@ -1,0 +1,73 @@
+//! The PID by which the driver knows this process.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::path::PathBuf;
+
+use hipflex_kfd::{HostPid, Root, host_pid};
+use hipflex_ledger::Member;
+
+use crate::clock;
+use crate::environment;
+
+/// Where a container's host `/proc` is looked for.
+const HOST_PROC: &str = "/host/proc";
+/// How long it is not looked for again after it was not found, in milliseconds: that reads every process's
+/// status.
+const PATIENCE: u64 = 30_000;
+
+/// Finds it once, and keeps it.
+pub(crate) struct DriverPid {
+    /// 0: not known yet.
+    known: AtomicU32,
+    /// When to look again, by [`clock::coarse_ms`].
+    next: AtomicU64,
+}
+
+impl DriverPid {
+    pub(crate) const fn new() -> Self {
+        Self {
+            known: AtomicU32::new(0),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// The PID, if it can be known: by this process itself, or because an observer has told it.
+    pub(crate) fn get(&self, member: &Member) -> Option<u32> {
+        let known = self.known.load(Ordering::Relaxed);
+        if known != 0 {
+            return Some(known);
+        }
+        let pid = member.host_pid().or_else(|| self.look())?;
+        self.known.store(pid, Ordering::Relaxed);
+        Some(pid)
+    }
+
+    #[cold]
+    fn look(&self) -> Option<u32> {
+        let now = clock::coarse_ms();
+        let next = self.next.load(Ordering::Relaxed);
+        let mine = now >= next
+            && self
+                .next
+                .compare_exchange(
+                    next,
+                    now.saturating_add(PATIENCE),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
+                .is_ok();
+        if !mine {
+            return None;
+        }
+        let host_proc = environment::var("FH_HOST_PROC_PATH")
+            .filter(|path| !path.is_empty())
+            .map_or_else(|| PathBuf::from(HOST_PROC), PathBuf::from);
+        match host_pid(&Root::system(), &host_proc) {
+            HostPid::Known(pid) => Some(pid),
+            HostPid::Unknown(why) => {
+                tracing::info!("the overhead of this process is not known: {why}");
+                None
+            }
+        }
+    }
+}

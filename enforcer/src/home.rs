@@ -1,0 +1,180 @@
+//! Which device a request is charged to: the one that the runtime uses.
+//!
+//! For most calls that is the current one. Others name a stream, a pool or a location, and what a release makes
+//! of that is told by itself only afterwards. So a request is reserved where it is expected, and looked for once it
+//! has been granted.
+
+use core::ffi::{c_int, c_void};
+
+use crate::account::Account;
+use crate::helpers;
+use crate::request::Home;
+
+/// The first release that allocates physical memory on the current device, whatever location it was asked for
+/// (seen in 7.2.4; 6.4.3 honours the location).
+const IGNORES_LOCATION: c_int = 7;
+
+/// Where a request is expected.
+#[derive(Clone, Copy)]
+pub(crate) struct Expected {
+    /// The device, or what the runtime said instead of one.
+    pub(crate) device: Result<c_int, c_int>,
+    /// How to find out afterwards whether it was that one.
+    pub(crate) proof: Proof,
+}
+
+/// How to find out on which device an allocation is.
+#[derive(Clone, Copy)]
+pub(crate) enum Proof {
+    /// There is nothing to find out.
+    Given,
+    /// The runtime knows the device of a pointer.
+    Pointer,
+    /// By the driver's counters: it is one of two.
+    Counters(Counters),
+    /// By the driver's counter: it is the expected one, or none.
+    Growth(Growth),
+}
+
+/// What the driver had given this process on a device before an allocation.
+#[derive(Clone, Copy)]
+pub(crate) struct Growth {
+    device: c_int,
+    given: u64,
+}
+
+/// Where an allocation is.
+#[derive(Clone, Copy)]
+pub(crate) enum Found {
+    /// Where it was expected, as far as can be told.
+    AsExpected,
+    /// On this device.
+    On(c_int),
+    /// On no device: it is memory of the host.
+    OnNone,
+}
+
+/// What the driver had given this process on two devices before an allocation.
+#[derive(Clone, Copy)]
+pub(crate) struct Counters {
+    expected: Growth,
+    other: Growth,
+}
+
+/// Where a request is expected. A native call.
+#[inline]
+pub(crate) fn expect(account: &Account, home: Home) -> Expected {
+    let device = helpers::current_device();
+    let given = Expected {
+        device,
+        proof: Proof::Given,
+    };
+    match home {
+        Home::Current => given,
+        Home::Host => on_host(account, device),
+        _ if !account.has_several_devices() => given,
+        Home::Stream(stream) => Expected {
+            device: of_stream(stream).or(device),
+            proof: Proof::Pointer,
+        },
+        Home::Pool(_) => Expected {
+            device,
+            proof: Proof::Pointer,
+        },
+        Home::Location(location) => at_location(account, location, device),
+    }
+}
+
+fn of_stream(stream: *mut c_void) -> Result<c_int, c_int> {
+    /// `hipStreamLegacy` is 1, `hipStreamPerThread` 2: streams of the current device, as null is.
+    const LAST_RESERVED: usize = 2;
+    if stream as usize <= LAST_RESERVED {
+        return helpers::current_device();
+    }
+    helpers::device_of_stream(stream)
+}
+
+#[cold]
+fn at_location(account: &Account, location: c_int, current: Result<c_int, c_int>) -> Expected {
+    let honours =
+        !matches!(helpers::generation(), Ok(generation) if generation >= IGNORES_LOCATION);
+    let (expected, other) = match current {
+        Ok(current) if current == location => {
+            return Expected {
+                device: Ok(location),
+                proof: Proof::Given,
+            };
+        }
+        Ok(current) if honours => (location, current),
+        Ok(current) => (current, location),
+        Err(_) => (location, location),
+    };
+    let proof = match (
+        Growth::begin(account, expected),
+        Growth::begin(account, other),
+    ) {
+        (Some(expected), Some(other)) => Proof::Counters(Counters { expected, other }),
+        _ => Proof::Given,
+    };
+    Expected {
+        device: Ok(expected),
+        proof,
+    }
+}
+
+/// Memory of the host takes nothing of a device. But HIP 7.2.4 was seen to take it from the current one.
+#[cold]
+fn on_host(account: &Account, device: Result<c_int, c_int>) -> Expected {
+    let growth = device
+        .ok()
+        .and_then(|device| Growth::begin(account, device));
+    // Without the counter it is what it should be.
+    let unknown = Growth {
+        device: device.unwrap_or(0),
+        given: u64::MAX,
+    };
+    Expected {
+        device,
+        proof: Proof::Growth(growth.unwrap_or(unknown)),
+    }
+}
+
+impl Growth {
+    fn begin(account: &Account, device: c_int) -> Option<Self> {
+        let given = account.given(device)?;
+        Some(Self { device, given })
+    }
+
+    /// Whether the device has given `bytes` more since.
+    fn is_by(&self, account: &Account, bytes: u64) -> bool {
+        account
+            .given(self.device)
+            .is_some_and(|now| now.saturating_sub(self.given) >= bytes)
+    }
+}
+
+/// Where an allocation of `bytes` at `pointer` is. A native call.
+pub(crate) fn found(account: &Account, proof: Proof, pointer: usize, bytes: u64) -> Found {
+    match proof {
+        Proof::Given => Found::AsExpected,
+        Proof::Pointer => helpers::device_of_pointer(pointer).map_or(Found::AsExpected, Found::On),
+        Proof::Counters(Counters { expected, other }) => {
+            if !expected.is_by(account, bytes) && other.is_by(account, bytes) {
+                Found::On(other.device)
+            } else {
+                Found::AsExpected
+            }
+        }
+        Proof::Growth(growth) if growth.is_by(account, bytes) => Found::AsExpected,
+        Proof::Growth(_) => Found::OnNone,
+    }
+}
+
+/// Whether what is allocated on a stream is only recorded now, and had when a graph runs. (Releases before 6
+/// take it at once.)
+pub(crate) fn is_for_later(stream: *mut c_void) -> bool {
+    /// The first release that allocates when the graph runs.
+    const ALLOCATES_LATER: c_int = 6;
+    helpers::is_capturing(stream)
+        && !matches!(helpers::generation(), Ok(generation) if generation < ALLOCATES_LATER)
+}

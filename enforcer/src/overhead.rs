@@ -1,0 +1,194 @@
+//! What the driver holds for this process beyond its bookings: queues, scratch, code objects, and whatever was
+//! allocated past HIP.
+//!
+//! It is what the driver counts less what the bookings come to there. It is measured in calls that the
+//! program makes anyway: at most every [`INTERVAL`], and before a request is refused. Where the driver's counter
+//! cannot be read, the overhead is unknown, which is not 0.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use hipflex_kfd::{ProcessVram, Root, process_vram};
+use hipflex_ledger::{CellView, Member};
+
+use crate::clock;
+use crate::driver_pid::DriverPid;
+use crate::helpers::{self, Reserved};
+use crate::live::{Class, LiveBlocks};
+use crate::tally::{self, Tally};
+
+/// How often the driver is asked at most about a GPU, in milliseconds.
+const INTERVAL: u64 = 100;
+/// How often the driver is asked at once when the bookings change meanwhile.
+const ATTEMPTS: u32 = 3;
+
+/// The measuring of one process, on all its GPUs.
+pub(crate) struct Overhead {
+    root: Root,
+    pid: DriverPid,
+    gpus: Vec<Gpu>,
+}
+
+/// One GPU.
+struct Gpu {
+    /// The driver's name for it; `None`: the driver knows nothing of it.
+    gpu_id: Option<u32>,
+    /// When it is time to measure again, by [`clock::coarse_ms`].
+    due: AtomicU64,
+    /// What blocks take in the driver's counter beyond what is booked for them ([`tally::slack`]).
+    slack: AtomicU64,
+}
+
+/// What is known of the bookings on a GPU at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Books {
+    cell: CellView,
+    tally: Tally,
+    slack: u64,
+}
+
+impl Overhead {
+    /// For GPUs that the driver has these names for.
+    pub(crate) fn new(gpu_ids: impl Iterator<Item = Option<u32>>) -> Self {
+        let gpus = gpu_ids.map(|gpu_id| Gpu {
+            gpu_id,
+            due: AtomicU64::new(0),
+            slack: AtomicU64::new(0),
+        });
+        Self {
+            root: Root::system(),
+            pid: DriverPid::new(),
+            gpus: gpus.collect(),
+        }
+    }
+
+    /// A block of `bytes` is about to be asked of the runtime.
+    #[inline]
+    pub(crate) fn expect(&self, gpu: usize, class: Class, bytes: u64) {
+        let slack = tally::slack(class, bytes);
+        if slack != 0
+            && let Some(gpu) = self.gpus.get(gpu)
+        {
+            gpu.slack.fetch_add(slack, Ordering::Relaxed);
+        }
+    }
+
+    /// A block of `bytes` is not there (any more).
+    #[inline]
+    pub(crate) fn expect_no_more(&self, gpu: usize, class: Class, bytes: u64) {
+        let slack = tally::slack(class, bytes);
+        if slack != 0
+            && let Some(gpu) = self.gpus.get(gpu)
+        {
+            let less = |now: u64| Some(now.saturating_sub(slack));
+            let _ = gpu
+                .slack
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+    }
+
+    /// Whether it is time to measure, and this thread is the one to do so.
+    #[inline]
+    pub(crate) fn is_due(&self, gpu: usize) -> bool {
+        let Some(Gpu {
+            gpu_id: Some(_),
+            due,
+            ..
+        }) = self.gpus.get(gpu)
+        else {
+            return false;
+        };
+        let (now, at) = (clock::coarse_ms(), due.load(Ordering::Relaxed));
+        let next = now.saturating_add(INTERVAL);
+        now >= at
+            && due
+                .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Asks the driver and tells the account. `device` is the GPU's number in HIP. A native call and reads of
+    /// files: not to be cancelled.
+    pub(crate) fn measure(&self, member: &Member, live: &LiveBlocks, gpu: usize, device: c_int) {
+        let Some(this) = self.gpus.get(gpu) else {
+            return;
+        };
+        this.due.store(
+            clock::coarse_ms().saturating_add(INTERVAL),
+            Ordering::Relaxed,
+        );
+        let read = || {
+            let tally = live.tally(gpu);
+            let cell = member.cell(gpu)?;
+            Some(Books {
+                cell,
+                tally,
+                slack: this.slack.load(Ordering::Relaxed),
+            })
+        };
+        for attempt in 1..=ATTEMPTS {
+            let Some(before) = read() else {
+                return;
+            };
+            let reserved = if before.tally.has_pools() {
+                helpers::reserved_by_pools(device)
+            } else {
+                None
+            };
+            let Some(given) = self.given(member, gpu) else {
+                member.forget_overhead(gpu);
+                return;
+            };
+            let Some(after) = read() else {
+                return;
+            };
+            if before.changed_until(&after) && attempt < ATTEMPTS {
+                continue;
+            }
+            let explained = before.explain(reserved).max(after.explain(reserved));
+            let overhead = given.saturating_sub(explained);
+            match after.cell.overhead {
+                // While blocks come and go, the driver may count some that were not in the books at
+                // either look. Such a figure may be too large, never too small.
+                Some(known) if before.changed_until(&after) && known < overhead => {}
+                _ => member.set_overhead(gpu, overhead),
+            }
+            let missing = explained.saturating_sub(given);
+            if missing > 0 && !before.changed_until(&after) {
+                live.settle(gpu, missing);
+            }
+            return;
+        }
+    }
+
+    /// What the driver counts for this process on a GPU, in bytes; `None` if that cannot be known.
+    pub(crate) fn given(&self, member: &Member, gpu: usize) -> Option<u64> {
+        let gpu_id = self.gpus.get(gpu)?.gpu_id?;
+        let pid = self.pid.get(member)?;
+        match process_vram(&self.root, pid, gpu_id) {
+            Ok(ProcessVram::Bytes(bytes)) => Some(bytes),
+            Ok(ProcessVram::Ending | ProcessVram::Absent) => None,
+            Err(error) => {
+                tracing::warn!("the overhead is not known: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Books {
+    fn changed_until(&self, later: &Self) -> bool {
+        let figures = |books: &Self| (books.cell.live, books.cell.pending, books.tally.changes);
+        figures(self) != figures(later)
+    }
+
+    /// What the driver would count if there were no overhead. `reserved`: what pools have taken, if they
+    /// say so.
+    fn explain(&self, reserved: Option<Reserved>) -> u64 {
+        self.cell
+            .live
+            .saturating_sub(self.cell.live_unseen)
+            .saturating_add(self.cell.pending)
+            .saturating_add(self.slack)
+            .saturating_add(self.tally.room(reserved))
+    }
+}
