@@ -12,6 +12,7 @@ use crate::paths;
 use crate::program::{self, Access};
 use crate::runtime::{self, Runtime};
 use crate::shell::Shell;
+use crate::status;
 
 /// An emulated node and the runtime that its programs use.
 pub struct Bench {
@@ -41,6 +42,25 @@ impl Bench {
             .start()
             .context("the emulated node does not start")?;
         Ok(Bench { runtime, node })
+    }
+
+    /// What a program that has done nothing yet holds of each GPU, in bytes: HIP 5.2 takes a buffer for
+    /// itself when it starts, later ones take theirs when there is work. It is charged as overhead.
+    pub fn idle_overhead(&self) -> u64 {
+        if self.runtime.version.starts_with("5.2") {
+            2 << 20
+        } else {
+            0
+        }
+    }
+
+    /// What is charged to the default budget beside its bookings, in bytes: runtimes take memory of their
+    /// own for queues and the like.
+    ///
+    /// # Errors
+    /// `hipflex status` fails, or there is no such budget.
+    pub fn overhead(&self) -> Result<u64> {
+        Ok(status::of(self)?.budget("default")?.overhead)
     }
 
     /// A command that will run in the node, without hipflex.

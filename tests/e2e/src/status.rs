@@ -21,6 +21,8 @@ pub struct Budget {
     pub booked: u64,
     /// What is reserved for allocations under way.
     pub pending: u64,
+    /// What the driver holds for its processes besides; 0 also where that is not known.
+    pub overhead: u64,
     /// Bookings that did not add up.
     pub anomalies: u64,
     /// Its processes.
@@ -92,6 +94,7 @@ fn budget(value: &Value) -> Result<Budget> {
         limit: gpu["limit_bytes"].as_u64(),
         booked: number(gpu, "booked_bytes")?,
         pending: number(gpu, "pending_bytes")?,
+        overhead: gpu["overhead_bytes"].as_u64().unwrap_or(0),
         anomalies: number(value, "anomalies")?,
         processes: processes.iter().map(process).collect::<Result<_>>()?,
     })

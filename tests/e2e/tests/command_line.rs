@@ -32,7 +32,8 @@ fn run_limits_a_program(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
     let mut shell = Shell::start(run(&bench, &["--memory", "4GiB"])?)?;
     let info = shell.info()?;
-    assert_eq!((info.free, info.total), (4 * GIB, 4 * GIB));
+    let free = 4 * GIB - bench.idle_overhead();
+    assert_eq!((info.free, info.total), (free, 4 * GIB));
     ensure!(!shell.malloc("a", 5 * GIB)?);
     ensure!(
         shell.end("quit")?.success(),
@@ -47,8 +48,9 @@ fn each_run_has_a_budget_of_its_own(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
     let mut one = Shell::start(run(&bench, &["--memory", "4GiB"])?)?;
     let mut two = Shell::start(run(&bench, &["--memory", "4GiB"])?)?;
-    ensure!(one.malloc("a", 4 * GIB)?);
-    ensure!(two.malloc("a", 4 * GIB)?);
+    let all = 4 * GIB - bench.idle_overhead();
+    ensure!(one.malloc("a", all)?);
+    ensure!(two.malloc("a", all)?);
     let budgets = status::of(&bench)?.budgets;
     assert_eq!(budgets.len(), 2);
     assert_ne!(budgets[0].name, budgets[1].name);
@@ -61,7 +63,7 @@ fn runs_share_a_named_budget(version: &str) -> Result<()> {
     let mut one = Shell::start(run(&bench, &arguments)?)?;
     let mut two = Shell::start(run(&bench, &arguments)?)?;
     ensure!(one.malloc("a", 3 * GIB)?);
-    assert_eq!(two.info()?.free, GIB);
+    assert_eq!(two.info()?.free, GIB - 2 * bench.idle_overhead());
     let budget = status::of(&bench)?.budget("team")?;
     assert_eq!((budget.limit, budget.booked), (Some(4 * GIB), 3 * GIB));
     assert_eq!(budget.process(one.pid())?.booked, 3 * GIB);

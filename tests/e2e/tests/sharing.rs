@@ -30,7 +30,7 @@ fn a_second_process_sees_what_the_first_holds(version: &str) -> Result<()> {
     let mut opened = bench.limited_shell(Access::Dlopen, "4GiB")?;
     ensure!(linked.malloc("a", 3 * GIB)?);
     let info = opened.info()?;
-    assert_eq!((info.free, info.total), (GIB, 4 * GIB));
+    assert_eq!((info.free, info.total), (GIB - bench.overhead()?, 4 * GIB));
     ensure!(!opened.malloc("b", 2 * GIB)?);
     let told = opened.messages();
     ensure!(
@@ -39,14 +39,17 @@ fn a_second_process_sees_what_the_first_holds(version: &str) -> Result<()> {
     );
     linked.free("a")?;
     ensure!(opened.malloc("b", 2 * GIB)?);
-    assert_eq!(linked.info()?.free, 2 * GIB);
+    assert_eq!(linked.info()?.free, 2 * GIB - bench.overhead()?);
     Ok(())
 }
 
 fn kill_returns_exactly_the_dead_process_share(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
-    let mut victim = bench.limited_shell(Access::Linked, "4GiB")?;
-    let mut witness = bench.limited_shell(Access::Linked, "4GiB")?;
+    let idle = bench.idle_overhead();
+    // What the witness can have is 4 GiB.
+    let limit = (4 * GIB + idle).to_string();
+    let mut victim = bench.limited_shell(Access::Linked, &limit)?;
+    let mut witness = bench.limited_shell(Access::Linked, &limit)?;
     ensure!(victim.malloc("a", 2 * GIB)?);
     ensure!(victim.malloc("b", 12_345)?);
     ensure!(witness.malloc("c", GIB)?);
@@ -62,12 +65,12 @@ fn kill_returns_exactly_the_dead_process_share(version: &str) -> Result<()> {
     assert_eq!(witness.info()?.free, 0);
     witness.free("d")?;
     // A query alone must see it, too.
-    let mut victim = bench.limited_shell(Access::Linked, "4GiB")?;
+    let mut victim = bench.limited_shell(Access::Linked, &limit)?;
     ensure!(victim.malloc("a", 2 * GIB)?);
-    assert_eq!(witness.info()?.free, GIB);
+    assert_eq!(witness.info()?.free, GIB + idle - bench.overhead()?);
     victim.kill()?;
     eventually(
-        || Ok(witness.info()?.free == 3 * GIB),
+        || Ok(witness.info()?.free == 3 * GIB + idle - bench.overhead()?),
         "a query sees what came back",
     )
 }
@@ -96,12 +99,14 @@ fn ends_of_children_change_nothing(version: &str) -> Result<()> {
     for how in ["exit", "_exit", "abort", "exec", "vfork", "spawn"] {
         let status = parent.say(&format!("child {how}"))?;
         ensure!(status.starts_with("status "), "{how}: {status}");
-        assert_eq!(parent.info()?.free, GIB, "after a child's {how}");
-        assert_eq!(witness.info()?.free, GIB, "after a child's {how}");
+        for shell in [&mut parent, &mut witness] {
+            let free = shell.info()?.free;
+            assert_eq!(free, GIB - bench.overhead()?, "after a child's {how}");
+        }
         ensure!(!witness.malloc("b", 2 * GIB)?, "after a child's {how}");
     }
     parent.free("a")?;
-    assert_eq!(witness.info()?.free, 4 * GIB);
+    assert_eq!(witness.info()?.free, 4 * GIB - bench.overhead()?);
     Ok(())
 }
 
@@ -112,11 +117,11 @@ fn exec_starts_at_zero(version: &str) -> Result<()> {
     ensure!(shell.malloc("a", 3 * GIB)?);
     assert_eq!(shell.say("exec")?, "ready");
     eventually(
-        || Ok(witness.info()?.free == 4 * GIB),
+        || Ok(witness.info()?.free == 4 * GIB - bench.overhead()?),
         "the old image's booking is gone",
     )?;
     ensure!(shell.malloc("b", 2 * GIB)?, "the new image starts at zero");
-    assert_eq!(witness.info()?.free, 2 * GIB);
+    assert_eq!(witness.info()?.free, 2 * GIB - bench.overhead()?);
     Ok(())
 }
 
@@ -128,7 +133,8 @@ fn a_clean_exit_gives_back(version: &str) -> Result<()> {
         ensure!(shell.malloc("a", 3 * GIB)?);
         let status = shell.end(how)?;
         assert_eq!(status.success(), how != "abort", "{how}: {status}");
-        eventually(|| Ok(witness.info()?.free == 4 * GIB), how)?;
+        let is_back = || Ok(witness.info()?.free == 4 * GIB - bench.overhead()?);
+        eventually(is_back, how)?;
     }
     Ok(())
 }
@@ -153,11 +159,11 @@ fn another_pid_namespace_shares_and_is_never_robbed(version: &str) -> Result<()>
     // Both are refused now, and look for dead processes before they are.
     ensure!(!outside.malloc("c", 3 * GIB)?);
     ensure!(!inside.malloc("c", 3 * GIB)?);
-    assert_eq!(outside.info()?.free, 2 * GIB);
-    assert_eq!(inside.info()?.free, 2 * GIB);
+    assert_eq!(outside.info()?.free, 2 * GIB - bench.overhead()?);
+    assert_eq!(inside.info()?.free, 2 * GIB - bench.overhead()?);
     drop(inside);
     eventually(
-        || Ok(outside.info()?.free == 3 * GIB),
+        || Ok(outside.info()?.free == 3 * GIB - bench.overhead()?),
         "the namespace's share is back",
     )
 }
@@ -169,7 +175,8 @@ fn the_stricter_limit_holds(version: &str) -> Result<()> {
     for (limit, holds) in [("2GiB", 2 * GIB), ("8GiB", 4 * GIB)] {
         let mut other = bench.limited_shell(Access::Linked, limit)?;
         let info = other.info()?;
-        assert_eq!((info.free, info.total), (holds - GIB, holds), "{limit}");
+        let free = holds - GIB - 2 * bench.idle_overhead();
+        assert_eq!((info.free, info.total), (free, holds), "{limit}");
         let told = other.messages();
         ensure!(
             told.contains("FH_BUDGET"),
@@ -189,9 +196,10 @@ fn budgets_are_apart(version: &str) -> Result<()> {
         Shell::start(command)
     };
     let (mut one, mut two) = (start("one")?, start("two")?);
-    ensure!(one.malloc("a", 4 * GIB)?);
-    assert_eq!(two.info()?.free, 4 * GIB);
-    ensure!(two.malloc("a", 4 * GIB)?);
+    let all = 4 * GIB - bench.idle_overhead();
+    ensure!(one.malloc("a", all)?);
+    assert_eq!(two.info()?.free, all);
+    ensure!(two.malloc("a", all)?);
     Ok(())
 }
 
