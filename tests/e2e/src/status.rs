@@ -31,7 +31,7 @@ pub struct Budget {
 
 /// One process of a budget.
 pub struct Process {
-    /// Its PID on the host.
+    /// Its PID on the host; 0: not known.
     pub pid: u32,
     /// What it has allocated, in bytes.
     pub booked: u64,
@@ -102,7 +102,8 @@ fn budget(value: &Value) -> Result<Budget> {
 
 fn process(value: &Value) -> Result<Process> {
     Ok(Process {
-        pid: number(value, "pid")?.try_into()?,
+        // One that ends in another namespace has none any more.
+        pid: value["pid"].as_u64().unwrap_or(0).try_into()?,
         booked: number(&value["gpus"][0], "booked_bytes")?,
         refusals: number(value, "refusals")?,
     })
