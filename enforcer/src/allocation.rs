@@ -1,6 +1,6 @@
 //! The steps of a call that allocates or frees: reserve, native call, book or cancel.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use core::ptr::{self, NonNull};
 
 use crate::account::{Account, NotReserved, Reserved};
@@ -8,10 +8,10 @@ use crate::entries::{Api, Verdict, belt};
 use crate::guard::Thread;
 use crate::helpers;
 use crate::hip;
-use crate::home::{self, Expected, Proof};
+use crate::home::{self, Expected, Found, Proof};
 use crate::live::{Block, Sort};
 use crate::process::{self, Standing};
-use crate::request::{Home, Request};
+use crate::request::Request;
 use crate::sizes;
 use crate::undo::Undo;
 
@@ -39,6 +39,7 @@ pub(crate) struct Allocation {
 struct Open {
     /// On which device it is.
     proof: Proof,
+    bytes: u64,
     /// Where the runtime writes the length of a row, and how many rows there are.
     rows: Option<(NonNull<usize>, u64)>,
     undo: Undo,
@@ -92,19 +93,21 @@ pub(crate) unsafe fn before(
             },
             Standing::Booking(account) => account,
         };
-        // What is recorded in a graph is allocated when the graph runs.
-        if let Home::Stream(stream) = request.home
-            && !stream.is_null()
-            && helpers::is_capturing(stream)
-        {
+        if request.stream.is_some_and(home::is_for_later) {
             return Verdict::Native;
         }
         let Expected { device, proof } = home::expect(account, request.home);
+        let bytes = match proof {
+            // If it is on the device at all.
+            Proof::Growth(_) => 0,
+            Proof::Given | Proof::Pointer | Proof::Counters(_) => request.bytes,
+        };
         let open = if matches!(proof, Proof::Given) && request.pitch.is_none() {
             None
         } else {
             Some(Open {
                 proof,
+                bytes: request.bytes,
                 rows: request.pitch.map(|pitch| (pitch, request.rows)),
                 // SAFETY: the runtime will write there, so it can be read.
                 undo: unsafe { Undo::new(sort, out, request) },
@@ -112,7 +115,7 @@ pub(crate) unsafe fn before(
         };
         let reserve = || {
             account
-                .reserve(api, device, request.bytes, request.class)
+                .reserve(api, device, bytes, request.class)
                 .map(|reserved| {
                     thread.begin(Plan::Allocation(Allocation {
                         account,
@@ -188,11 +191,18 @@ unsafe fn close(
     sort: Sort,
     name: usize,
 ) -> c_int {
-    let bytes = open.rows.map_or(reserved.bytes(), |(pitch, rows)| {
+    let bytes = open.rows.map_or(open.bytes, |(pitch, rows)| {
         // SAFETY: the runtime has written it. It need not be aligned.
         sizes::product(unsafe { pitch.read_unaligned() } as u64, rows)
     });
-    let device = home::found(account, open.proof, name, reserved.bytes());
+    let device = match home::found(account, open.proof, name, bytes) {
+        Found::AsExpected => None,
+        Found::On(device) => Some(device),
+        Found::OnNone => {
+            belt(|| account.cancel(reserved));
+            return hip::SUCCESS;
+        }
+    };
     let room = belt(|| account.fit(api, &mut reserved, device, bytes)).unwrap_or(Ok(()));
     let fits = match room {
         Ok(()) => true,
@@ -207,18 +217,27 @@ unsafe fn close(
     // SAFETY: see above.
     if !fits && unsafe { open.undo.run(name) } {
         belt(|| account.cancel(reserved));
-        return crate::refusal::refuse();
+        return crate::impossible::error(api);
     }
     // Also where it could not be taken back: it is there.
     belt(|| account.book(reserved, sort, name));
     hip::SUCCESS
 }
 
-/// Takes the block out of the books. What is not in them is left to the runtime.
-pub(crate) fn before_free(thread: &Thread, sort: Sort, name: usize) -> Verdict {
+/// Takes the block out of the books. What is not in them is left to the runtime, and so is what is only
+/// recorded on a stream: that frees nothing now.
+pub(crate) fn before_free(
+    thread: &Thread,
+    sort: Sort,
+    name: usize,
+    stream: Option<*mut c_void>,
+) -> Verdict {
     let Some(account) = process::account().filter(|_| name != 0) else {
         return Verdict::Native;
     };
+    if stream.is_some_and(helpers::is_capturing) {
+        return Verdict::Native;
+    }
     let take = || {
         let block = account.take(sort, name)?;
         thread.begin(Plan::Free(Free { account, block }));

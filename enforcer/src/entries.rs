@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::allocation::Plan;
 use crate::guard::{self, Thread};
+use crate::impossible;
 use crate::process;
-use crate::refusal;
 use crate::runtime::Functions;
 use crate::stderr::say;
 
@@ -39,6 +39,7 @@ pub(crate) enum Verdict {
 /// current device.
 #[inline]
 pub(crate) fn call(
+    api: Api,
     functions: Functions,
     before: impl FnOnce(&Thread) -> Verdict + Copy,
     native: impl Fn(usize) -> c_int + Copy,
@@ -64,7 +65,7 @@ pub(crate) fn call(
                 None => result,
             }
         }
-        Verdict::Refused => refusal::refuse(),
+        Verdict::Refused => impossible::error(api),
     };
     thread.leave();
     result
@@ -182,6 +183,7 @@ pub(crate) use define_hooks;
 macro_rules! steps {
     ($api:expr, $functions:ident, $native:ident, allocates { $sort:ident $out:ident, $request:expr }) => {
         $crate::entries::call(
+            $api,
             $functions,
             |thread| {
                 // SAFETY: the arguments are those that the runtime is about to be called with.
@@ -211,14 +213,16 @@ macro_rules! steps {
             },
         )
     };
-    ($api:expr, $functions:ident, $native:ident, frees { $sort:ident $name:ident }) => {
+    ($api:expr, $functions:ident, $native:ident, frees { $sort:ident $name:ident $(, on $stream:ident)? }) => {
         $crate::entries::call(
+            $api,
             $functions,
             |thread| {
                 $crate::allocation::before_free(
                     thread,
                     $crate::entries::sort!($sort),
                     $name as usize,
+                    None $(.or(Some($stream)))?,
                 )
             },
             $native,
@@ -227,6 +231,7 @@ macro_rules! steps {
     };
     ($api:expr, $functions:ident, $native:ident, answers { $($query:ident)::+ ($($arg:expr),*) }) => {
         $crate::entries::call(
+            $api,
             $functions,
             $crate::queries::before,
             $native,
@@ -315,8 +320,17 @@ mod tests {
             booked.set(booked.get() + 1);
             error
         };
-        let inner = || call(FUNCTIONS, planned, |address| 10 + address as c_int, count);
+        let inner = || {
+            call(
+                Api::hipMalloc,
+                FUNCTIONS,
+                planned,
+                |address| 10 + address as c_int,
+                count,
+            )
+        };
         let outer = call(
+            Api::hipMalloc,
             FUNCTIONS,
             planned,
             |address| {
@@ -339,12 +353,15 @@ mod tests {
             5
         };
         let before = |_: &Thread| belt(|| panic!("before")).unwrap_or(Verdict::Native);
-        assert_eq!(call(FUNCTIONS, before, native, |_, error| error), 5);
+        assert_eq!(
+            call(Api::hipMalloc, FUNCTIONS, before, native, |_, error| error),
+            5
+        );
         let after = |_, error| {
             belt(|| panic!("after"));
             error
         };
-        assert_eq!(call(FUNCTIONS, planned, native, after), 5);
+        assert_eq!(call(Api::hipMalloc, FUNCTIONS, planned, native, after), 5);
         assert_eq!(calls.get(), 2);
     }
 }

@@ -138,6 +138,11 @@ pub(crate) fn device_of_stream(stream: *mut c_void) -> Result<c_int, c_int> {
 pub(crate) fn is_capturing(stream: *mut c_void) -> bool {
     /// `hipStreamCaptureStatusNone`
     const NONE: c_int = 0;
+    /// `hipStreamLegacy`, which as null cannot be recorded, and which releases do not take everywhere.
+    const LEGACY: usize = 1;
+    if stream as usize <= LEGACY {
+        return false;
+    }
     let mut status = NONE;
     // SAFETY: the signature of `hipStreamIsCapturing`; the stream is the program's, for a call that needs it.
     let error =
@@ -145,9 +150,21 @@ pub(crate) fn is_capturing(stream: *mut c_void) -> bool {
     error == hip::SUCCESS && status != NONE
 }
 
-/// What the pools of a device that `hipMallocAsync` uses have taken from the driver, in bytes. Those that a
+/// What pools have taken from the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    /// In bytes, as the pools count.
+    pub(crate) bytes: u64,
+    /// They count whole buffers that blocks share; others count the blocks, each of which is a buffer.
+    pub(crate) buffers: bool,
+}
+
+/// What the pools of a device that `hipMallocAsync` uses have taken from the driver. Those that a
 /// program has made for itself are not in it.
-pub(crate) fn reserved_by_pools(device: c_int) -> Option<u64> {
+pub(crate) fn reserved_by_pools(device: c_int) -> Option<Reserved> {
+    /// The first release whose pools share buffers (seen in 7.2.4; not so in 6.4.3).
+    const SHARES_BUFFERS: c_int = 7;
+
     let mut usual: *mut c_void = ptr::null_mut();
     let mut current: *mut c_void = ptr::null_mut();
     // SAFETY: the signatures of `hipDeviceGetDefaultMemPool` and `hipDeviceGetMemPool`; the results outlive
@@ -161,11 +178,14 @@ pub(crate) fn reserved_by_pools(device: c_int) -> Option<u64> {
     if errors != [hip::SUCCESS; 2] {
         return None;
     }
-    let sum = reserved(usual)?;
-    if current == usual {
-        return Some(sum);
+    let mut bytes = reserved(usual)?;
+    if current != usual {
+        bytes = bytes.checked_add(reserved(current)?)?;
     }
-    sum.checked_add(reserved(current)?)
+    Some(Reserved {
+        bytes,
+        buffers: generation().is_ok_and(|generation| generation >= SHARES_BUFFERS),
+    })
 }
 
 fn reserved(pool: *mut c_void) -> Option<u64> {

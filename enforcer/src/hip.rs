@@ -34,6 +34,12 @@ pub(crate) struct PitchedPtr {
     pub(crate) height: usize,
 }
 
+impl PitchedPtr {
+    /// Of which it is made.
+    pub(crate) const WORDS: usize = 4;
+}
+const _: () = assert!(size_of::<PitchedPtr>() == PitchedPtr::WORDS * size_of::<usize>());
+
 /// `hipChannelFormatDesc`: bits of each channel, and how they are read.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -102,8 +108,8 @@ impl From<Array3dDescriptor> for ArrayDescriptor {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct AllocationProperties {
-    allocation_type: c_int,
-    handle_types: c_int,
+    pub(crate) allocation_type: c_int,
+    pub(crate) handle_types: c_int,
     /// `hipMemLocation`
     pub(crate) location_type: c_int,
     pub(crate) location_id: c_int,

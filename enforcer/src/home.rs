@@ -32,14 +32,33 @@ pub(crate) enum Proof {
     Pointer,
     /// By the driver's counters: it is one of two.
     Counters(Counters),
+    /// By the driver's counter: it is the expected one, or none.
+    Growth(Growth),
+}
+
+/// What the driver had given this process on a device before an allocation.
+#[derive(Clone, Copy)]
+pub(crate) struct Growth {
+    device: c_int,
+    given: u64,
+}
+
+/// Where an allocation is.
+#[derive(Clone, Copy)]
+pub(crate) enum Found {
+    /// Where it was expected, as far as can be told.
+    AsExpected,
+    /// On this device.
+    On(c_int),
+    /// On no device: it is memory of the host.
+    OnNone,
 }
 
 /// What the driver had given this process on two devices before an allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct Counters {
-    expected: c_int,
-    other: c_int,
-    given: [u64; 2],
+    expected: Growth,
+    other: Growth,
 }
 
 /// Where a request is expected. A native call.
@@ -52,6 +71,7 @@ pub(crate) fn expect(account: &Account, home: Home) -> Expected {
     };
     match home {
         Home::Current => given,
+        Home::Host => on_host(account, device),
         _ if !account.has_several_devices() => given,
         Home::Stream(stream) => Expected {
             device: of_stream(stream).or(device),
@@ -89,12 +109,11 @@ fn at_location(account: &Account, location: c_int, current: Result<c_int, c_int>
         Ok(current) => (current, location),
         Err(_) => (location, location),
     };
-    let proof = match (account.given(expected), account.given(other)) {
-        (Some(here), Some(there)) if expected != other => Proof::Counters(Counters {
-            expected,
-            other,
-            given: [here, there],
-        }),
+    let proof = match (
+        Growth::begin(account, expected),
+        Growth::begin(account, other),
+    ) {
+        (Some(expected), Some(other)) => Proof::Counters(Counters { expected, other }),
         _ => Proof::Given,
     };
     Expected {
@@ -103,20 +122,59 @@ fn at_location(account: &Account, location: c_int, current: Result<c_int, c_int>
     }
 }
 
-/// The device that an allocation of `bytes` at `pointer` is on, if that can be told and may be another than
-/// the expected one. A native call.
-pub(crate) fn found(account: &Account, proof: Proof, pointer: usize, bytes: u64) -> Option<c_int> {
-    match proof {
-        Proof::Given => None,
-        Proof::Pointer => helpers::device_of_pointer(pointer).ok(),
-        Proof::Counters(before) => {
-            let grew = |device, given: u64| {
-                let now = account.given(device)?;
-                Some(now.saturating_sub(given) >= bytes)
-            };
-            let [here, there] = before.given;
-            let elsewhere = !grew(before.expected, here)? && grew(before.other, there)?;
-            elsewhere.then_some(before.other)
-        }
+/// Memory of the host takes nothing of a device. But HIP 7.2.4 was seen to take it from the current one.
+#[cold]
+fn on_host(account: &Account, device: Result<c_int, c_int>) -> Expected {
+    let growth = device
+        .ok()
+        .and_then(|device| Growth::begin(account, device));
+    // Without the counter it is what it should be.
+    let unknown = Growth {
+        device: device.unwrap_or(0),
+        given: u64::MAX,
+    };
+    Expected {
+        device,
+        proof: Proof::Growth(growth.unwrap_or(unknown)),
     }
+}
+
+impl Growth {
+    fn begin(account: &Account, device: c_int) -> Option<Self> {
+        let given = account.given(device)?;
+        Some(Self { device, given })
+    }
+
+    /// Whether the device has given `bytes` more since.
+    fn is_by(&self, account: &Account, bytes: u64) -> bool {
+        account
+            .given(self.device)
+            .is_some_and(|now| now.saturating_sub(self.given) >= bytes)
+    }
+}
+
+/// Where an allocation of `bytes` at `pointer` is. A native call.
+pub(crate) fn found(account: &Account, proof: Proof, pointer: usize, bytes: u64) -> Found {
+    match proof {
+        Proof::Given => Found::AsExpected,
+        Proof::Pointer => helpers::device_of_pointer(pointer).map_or(Found::AsExpected, Found::On),
+        Proof::Counters(Counters { expected, other }) => {
+            if !expected.is_by(account, bytes) && other.is_by(account, bytes) {
+                Found::On(other.device)
+            } else {
+                Found::AsExpected
+            }
+        }
+        Proof::Growth(growth) if growth.is_by(account, bytes) => Found::AsExpected,
+        Proof::Growth(_) => Found::OnNone,
+    }
+}
+
+/// Whether what is allocated on a stream is only recorded now, and had when a graph runs. (Releases before 6
+/// take it at once.)
+pub(crate) fn is_for_later(stream: *mut c_void) -> bool {
+    /// The first release that allocates when the graph runs.
+    const ALLOCATES_LATER: c_int = 6;
+    helpers::is_capturing(stream)
+        && !matches!(helpers::generation(), Ok(generation) if generation < ALLOCATES_LATER)
 }

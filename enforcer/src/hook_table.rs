@@ -4,7 +4,8 @@
 //!
 //! * `allocates { out, request }`: on success what was asked for ([`crate::request`]) lies at or behind
 //!   `*out`; `memory` is linear memory, known by its address, an `object` is known by its handle;
-//! * `frees { memory pointer }`, `frees { object handle }`: on success that is gone;
+//! * `frees { memory pointer }`, `frees { object handle }`: on success that is gone; `on stream`: unless the
+//!   stream is being recorded;
 //! * `answers { query }`: a question whose answer `query` adapts.
 //!
 //! Slots: `HipDispatchTable` of `hip/amd_detail/hip_api_trace.hpp`; their order is frozen, new ones are
@@ -57,7 +58,7 @@ define_hooks! {
         => frees { memory pointer }, slot 90;
     /// `hipError_t hipFreeAsync(void *dev_ptr, hipStream_t stream)`
     hipFreeAsync (pointer: *mut c_void, stream: *mut c_void)
-        => frees { memory pointer }, slot 92;
+        => frees { memory pointer, on stream }, slot 92;
 
     // Physical memory, to be mapped
 

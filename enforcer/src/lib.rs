@@ -10,7 +10,7 @@
 //! * `account`: the membership in the ledger, with `live` (blocks by pointer) and `devices` (GPUs
 //!   by HIP number);
 //! * `request`, `sizes`, `home`: what a call asks for, how many bytes that is, and on which device;
-//! * `allocation`, `undo`, `queries`, `refusal`: what the hooks do; `helpers`: what they ask the runtime;
+//! * `allocation`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what they ask the runtime;
 //! * `overhead`, `tally`, `driver_pid`: what the driver holds for this process beyond its bookings;
 //! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
 //! * `guard`, `stack`, `signals`: calls inside of calls, and how threads are kept from ending inside of ours.
@@ -53,6 +53,7 @@ mod helpers;
 mod hip;
 mod home;
 mod hook_table;
+mod impossible;
 mod line;
 mod linker;
 mod live;

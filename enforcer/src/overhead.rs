@@ -13,7 +13,7 @@ use hipflex_ledger::{CellView, Member};
 
 use crate::clock;
 use crate::driver_pid::DriverPid;
-use crate::helpers;
+use crate::helpers::{self, Reserved};
 use crate::live::{Class, LiveBlocks};
 use crate::tally::{self, Tally};
 
@@ -183,7 +183,7 @@ impl Books {
 
     /// What the driver would count if there were no overhead. `reserved`: what pools have taken, if they
     /// say so.
-    fn explain(&self, reserved: Option<u64>) -> u64 {
+    fn explain(&self, reserved: Option<Reserved>) -> u64 {
         self.cell
             .live
             .saturating_sub(self.cell.live_unseen)

@@ -1,59 +1,15 @@
 //! What a program and its user are told when an allocation is refused.
 
-use core::ffi::{c_int, c_void};
-use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use hipflex_kfd::Bdf;
 use hipflex_ledger::Denial;
 
 use crate::clock;
-use crate::entries::Api;
-use crate::hip;
-use crate::runtime::{self, Native};
-use crate::signals::uncancelled;
 use crate::stderr::say;
 
 /// The least time between two lines about one GPU, in milliseconds.
 const INTERVAL: u64 = 60_000;
-
-/// The error for a refused allocation, from the runtime itself: it is asked for more than can exist.
-///
-/// So `hipGetLastError` knows of it in the way of the runtime at hand (how long an error is remembered differs
-/// between releases), a uprobe on the runtime's export sees the refused call, and on a machine where nothing
-/// can be allocated anyway the program gets the runtime's own reason. Runtimes check this
-/// before they touch the device.
-fn native_error() -> c_int {
-    let (Native::Runtime(malloc), Native::Runtime(free)) = (
-        runtime::native(Api::hipMalloc),
-        runtime::native(Api::hipFree),
-    ) else {
-        return hip::ERROR_OUT_OF_MEMORY;
-    };
-    let mut nothing: *mut c_void = ptr::null_mut();
-    // SAFETY: the addresses are the runtime's hipMalloc and hipFree; `nothing` outlives the calls.
-    unsafe {
-        let malloc: unsafe extern "C-unwind" fn(*mut *mut c_void, usize) -> c_int =
-            core::mem::transmute(malloc.own);
-        let error = malloc(&raw mut nothing, hip::IMPOSSIBLE_SIZE);
-        match error {
-            hip::SUCCESS => {
-                let free: unsafe extern "C-unwind" fn(*mut c_void) -> c_int =
-                    core::mem::transmute(free.own);
-                free(nothing);
-                hip::ERROR_OUT_OF_MEMORY
-            }
-            // Not an answer to a request that is merely too large.
-            hip::ERROR_INVALID_VALUE => hip::ERROR_OUT_OF_MEMORY,
-            error => error,
-        }
-    }
-}
-
-/// The error of a call that is refused.
-pub(crate) fn refuse() -> c_int {
-    uncancelled(native_error)
-}
 
 /// When refusals on one GPU are told: the first at once, then at most one in a minute.
 #[derive(Default)]

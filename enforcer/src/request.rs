@@ -38,6 +38,8 @@ pub(crate) enum Home {
     Pool(*mut c_void),
     /// The one of this number or the current one: releases differ.
     Location(c_int),
+    /// None: it is memory of the host. Releases differ in that, too.
+    Host,
 }
 
 impl Request {
@@ -109,8 +111,11 @@ pub(crate) unsafe fn physical(bytes: usize, properties: *const AllocationPropert
             home: Home::Location(properties.location_id),
             ..linear(bytes)
         },
-        // Of the host, or nothing that could be had.
-        _ => Request::NOTHING,
+        Some(_) => Request {
+            home: Home::Host,
+            ..linear(bytes)
+        },
+        None => Request::NOTHING,
     }
 }
 
@@ -134,7 +139,7 @@ pub(crate) fn slices(extent: Extent, result: *mut PitchedPtr) -> Request {
     Request {
         pitch: NonNull::new(pitch),
         rows: sizes::product(extent.height as u64, extent.depth as u64),
-        result_words: size_of::<PitchedPtr>() / size_of::<usize>(),
+        result_words: PitchedPtr::WORDS,
         ..Request::memory(sizes::volume(extent))
     }
 }

@@ -3,13 +3,15 @@
 //! The runtimes do not ask the driver for what a program asks for (seen in HIP 5.2.3, 5.7.1, 6.4.3 and 7.2.4):
 //! * a request of 2 MiB and more becomes a buffer of its own, rounded up to 2 MiB;
 //! * smaller ones share buffers of 2 MiB, which are kept for the next ones when blocks are freed;
-//! * a pool takes larger pieces, and keeps what is freed until it is trimmed;
+//! * a pool keeps what is freed until it is trimmed; in some releases it takes buffers that many blocks share, in
+//!   others each block is a buffer;
 //! * managed memory is not in the counter.
 //!
 //! What a buffer has beyond its blocks is room for the next ones, and must not be taken for overhead. How
 //! much there is of it can only be bounded from here: buffers were needed for the most that there ever was of small
 //! blocks at a time, plus one that is begun.
 
+use crate::helpers::Reserved;
 use crate::live::{Block, Class};
 
 /// What the runtimes round buffers up to, in bytes.
@@ -24,6 +26,8 @@ pub(crate) struct Tally {
     shared: Peaked,
     /// Blocks of pools.
     pooled: Peaked,
+    /// What these take beyond their bytes if each is a buffer.
+    rounding: u64,
     /// How often a block came or went.
     pub(crate) changes: u64,
 }
@@ -58,7 +62,10 @@ impl Tally {
         self.changes = self.changes.wrapping_add(1);
         match block.class {
             Class::Buffer if block.bytes < BUFFER => self.shared.add(part_of_buffer(block.bytes)),
-            Class::Pooled => self.pooled.add(block.bytes),
+            Class::Pooled => {
+                self.pooled.add(block.bytes);
+                self.rounding = self.rounding.saturating_add(rounding(block.bytes));
+            }
             Class::Buffer | Class::Managed => {}
         }
     }
@@ -69,14 +76,17 @@ impl Tally {
             Class::Buffer if block.bytes < BUFFER => {
                 self.shared.subtract(part_of_buffer(block.bytes));
             }
-            Class::Pooled => self.pooled.subtract(block.bytes),
+            Class::Pooled => {
+                self.pooled.subtract(block.bytes);
+                self.rounding = self.rounding.saturating_sub(rounding(block.bytes));
+            }
             Class::Buffer | Class::Managed => {}
         }
     }
 
     /// Bytes that the driver may count for shared buffers and pools beyond the blocks in them.
     /// `reserved` is what the pools themselves say to have taken from the driver, where they do.
-    pub(crate) fn room(&self, reserved: Option<u64>) -> u64 {
+    pub(crate) fn room(&self, reserved: Option<Reserved>) -> u64 {
         let buffers = match self.shared.most {
             0 => 0,
             most => most
@@ -85,9 +95,10 @@ impl Tally {
                 .saturating_add(BUFFER),
         };
         let pools = match (reserved, self.pooled.most) {
-            (Some(reserved), _) => reserved,
-            (None, 0) => 0,
-            (None, most) => most.saturating_add(BUFFER),
+            (_, 0) => 0,
+            (Some(reserved), _) if reserved.buffers => reserved.bytes,
+            (Some(reserved), _) => reserved.bytes.saturating_add(self.rounding),
+            (None, most) => most.saturating_add(self.rounding).saturating_add(BUFFER),
         };
         let in_buffers = buffers.saturating_sub(self.shared.now);
         in_buffers.saturating_add(pools.saturating_sub(self.pooled.now))
@@ -109,10 +120,19 @@ impl Tally {
 /// What a block takes beyond its bytes: of a buffer of its own what that is rounded up by, of a shared one
 /// the part that no other block of that size could use.
 pub(crate) fn slack(class: Class, bytes: u64) -> u64 {
-    let given = match class {
-        Class::Pooled | Class::Managed => bytes,
-        Class::Buffer if bytes < BUFFER => part_of_buffer(bytes),
-        Class::Buffer => bytes.checked_next_multiple_of(BUFFER).unwrap_or(bytes),
+    match class {
+        // Pools say themselves what they take.
+        Class::Pooled | Class::Managed => 0,
+        Class::Buffer => rounding(bytes),
+    }
+}
+
+/// What a block takes beyond its bytes as a buffer of its own, or as a part of one.
+fn rounding(bytes: u64) -> u64 {
+    let given = if bytes < BUFFER {
+        part_of_buffer(bytes)
+    } else {
+        bytes.checked_next_multiple_of(BUFFER).unwrap_or(bytes)
     };
     given.saturating_sub(bytes)
 }
@@ -188,17 +208,29 @@ mod tests {
 
     #[test]
     fn pools_say_what_they_have() {
+        let reserved = |mib: u64, buffers| {
+            Some(Reserved {
+                bytes: mib << 20,
+                buffers,
+            })
+        };
         let mut tally = Tally::default();
+        assert_eq!(
+            tally.room(reserved(32, true)),
+            0,
+            "of nobody who counts here"
+        );
         let piece = block(Class::Pooled, 5 << 20);
         tally.add(&piece);
         tally.add(&piece);
         assert!(tally.has_pools());
-        assert_eq!(tally.room(Some(32 << 20)), 22 << 20);
-        assert_eq!(tally.room(None), BUFFER);
+        assert_eq!(tally.room(reserved(32, true)), 22 << 20);
+        assert_eq!(tally.room(reserved(10, false)), BUFFER, "two of 6 MiB");
+        assert_eq!(tally.room(None), 2 * BUFFER);
         tally.remove(&piece);
         tally.remove(&piece);
-        assert_eq!(tally.room(Some(32 << 20)), 32 << 20);
-        assert_eq!(tally.room(Some(0)), 0);
+        assert_eq!(tally.room(reserved(32, true)), 32 << 20);
+        assert_eq!(tally.room(reserved(0, false)), 0);
         assert_eq!(tally.room(None), (10 << 20) + BUFFER);
     }
 }
