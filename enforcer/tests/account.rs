@@ -4,7 +4,29 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BOARD, Bench, GIB, Running, lines, run};
+use common::{BOARD, Bench, GIB, Running, lines, on_each_standin, properties, properties_of, run};
+use hip_standin::{Build, Settings};
+
+on_each_standin! {
+    what_is_freed_can_be_had_again,
+    a_native_failure_gives_everything_back,
+    a_failed_free_changes_nothing,
+    a_free_by_an_address_inside_gives_the_block_back,
+    what_takes_nothing_is_left_to_the_runtime,
+    a_refusal_is_the_last_error_as_a_native_one_would_be,
+    enormous_requests_are_refused_and_change_nothing,
+    a_call_inside_of_a_call_counts_once,
+    queries_change_only_what_was_asked_for,
+    a_limit_above_the_board_shows_the_board,
+    free_is_never_more_than_what_the_board_has,
+    unlimited_books_and_refuses_nothing,
+    processes_share_a_budget_and_a_killed_one_s_share_comes_back,
+    a_process_killed_inside_of_the_native_call_leaves_nothing,
+    another_limit_in_a_budget_in_use_is_said_and_the_stricter_holds,
+    each_gpu_has_its_own_account_found_by_its_address,
+    nothing_is_had_on_a_gpu_that_is_not_known,
+    a_question_for_the_total_looks_at_nobody_else,
+}
 
 /// `info` of a GPU with a limit of 4 GiB.
 fn info(free_gib: u64) -> String {
@@ -13,9 +35,8 @@ fn info(free_gib: u64) -> String {
 
 const THREE_GIB: &str = "malloc:a:3221225472";
 
-#[test]
-fn what_is_freed_can_be_had_again() {
-    let bench = Bench::new();
+fn what_is_freed_can_be_had_again(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client(
         "4GiB",
         "linked",
@@ -47,28 +68,22 @@ fn what_is_freed_can_be_had_again() {
     assert_eq!(lines(&mut command), expected);
 }
 
-#[test]
-fn a_native_failure_gives_everything_back() {
-    for failure in ["FAKE_FAIL_MALLOC", "FAKE_NULL_MALLOC"] {
-        let bench = Bench::new();
+fn a_native_failure_gives_everything_back(build: Build) {
+    for (rule, result) in [
+        ("hipMalloc@1=2", "malloc a = 2 untouched"),
+        ("hipMalloc@1=999", "malloc a = 999 untouched"),
+        ("hipMalloc@1=null", "malloc a = 0 null"),
+    ] {
+        let bench = Bench::new(build);
         let mut command = bench.client("4GiB", "linked", &[THREE_GIB, "info"]);
-        let out = lines(
-            command
-                .env(failure, "1")
-                .env("FAKE_VRAM", (1000 * GIB).to_string()),
-        );
-        let result = if failure == "FAKE_FAIL_MALLOC" {
-            "malloc a = 2 untouched"
-        } else {
-            "malloc a = 0 null"
-        };
-        assert_eq!(out, [result, &info(4)], "{failure}");
+        let settings = Settings::new().rules(rule).vram(1000 * GIB);
+        let out = lines(settings.apply(&mut command));
+        assert_eq!(out, [result, &info(4)], "{rule}");
     }
 }
 
-#[test]
-fn a_failed_free_changes_nothing() {
-    let bench = Bench::new();
+fn a_failed_free_changes_nothing(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client(
         "4GiB",
         "linked",
@@ -76,7 +91,7 @@ fn a_failed_free_changes_nothing() {
             THREE_GIB, "free:a", "info", "free:a", "info", "free:a", "info",
         ],
     );
-    let out = lines(command.env("FAKE_FAIL_FREE", "1"));
+    let out = lines(Settings::new().rules("hipFree@1=1").apply(&mut command));
     assert_eq!(
         out,
         [
@@ -92,9 +107,8 @@ fn a_failed_free_changes_nothing() {
 }
 
 /// The real runtimes free a whole block by any address inside of it.
-#[test]
-fn a_free_by_an_address_inside_gives_the_block_back() {
-    let bench = Bench::new();
+fn a_free_by_an_address_inside_gives_the_block_back(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client("4GiB", "linked", &[THREE_GIB, "free_inside:a", "info"]);
     assert_eq!(
         lines(&mut command),
@@ -102,9 +116,8 @@ fn a_free_by_an_address_inside_gives_the_block_back() {
     );
 }
 
-#[test]
-fn what_takes_nothing_is_left_to_the_runtime() {
-    let bench = Bench::new();
+fn what_takes_nothing_is_left_to_the_runtime(build: Build) {
+    let bench = Bench::new(build);
     let commands = [
         "malloc:z:0",
         "malloc_nowhere:4096",
@@ -121,9 +134,8 @@ fn what_takes_nothing_is_left_to_the_runtime() {
     assert_eq!(with[6], info(4));
 }
 
-#[test]
-fn a_refusal_is_the_last_error_as_a_native_one_would_be() {
-    let bench = Bench::new();
+fn a_refusal_is_the_last_error_as_a_native_one_would_be(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client("4GiB", "linked", &["malloc:a:5368709120", "last", "last"]);
     assert_eq!(
         lines(&mut command),
@@ -132,15 +144,14 @@ fn a_refusal_is_the_last_error_as_a_native_one_would_be() {
 }
 
 /// Sums near 2^63 and 2^64 wrapped in other limiters.
-#[test]
-fn enormous_requests_are_refused_and_change_nothing() {
+fn enormous_requests_are_refused_and_change_nothing(build: Build) {
     for size in [
         "9223372036854775807",
         "9223372036854775808",
         "18446744073709551615",
         "4611686018427387905",
     ] {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         let mut command = bench.client(
             "unlimited",
             "linked",
@@ -159,48 +170,38 @@ fn enormous_requests_are_refused_and_change_nothing() {
     }
 }
 
-#[test]
-fn a_call_inside_of_a_call_counts_once() {
-    let bench = Bench::new();
+fn a_call_inside_of_a_call_counts_once(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client("4GiB", "linked", &[THREE_GIB, "info", "free:a", "info"]);
-    let out = lines(command.env("FAKE_NESTED", "1"));
+    let out = lines(Settings::new().set("NESTED", "1").apply(&mut command));
     assert_eq!(out, ["malloc a = 0", &info(1), "free a = 0", &info(4)]);
 }
 
-#[test]
-fn queries_change_only_what_was_asked_for() {
-    let bench = Bench::new();
-    let mut command = bench.client(
-        "4GiB",
-        "linked",
-        &[
-            THREE_GIB,
-            "info:free",
-            "info:total",
-            "info:none",
-            "total",
-            "props",
-            "props0600",
-            "props0000",
-        ],
-    );
+fn queries_change_only_what_was_asked_for(build: Build) {
+    let bench = Bench::new(build);
+    let mut commands = vec![THREE_GIB, "info:free", "info:total", "info:none", "total"];
+    commands.extend(properties_of(build));
     let total = 4 * GIB;
-    let expected = [
+    let mut expected = vec![
         String::from("malloc a = 0"),
         format!("info = 0 free {GIB} total 7"),
         format!("info = 0 free 7 total {total}"),
         String::from("info = 0 free 7 total 7"),
         format!("total = 0 {total}"),
-        format!("props = 0 total {total}, 0 other bytes differ"),
-        format!("props0600 = 0 total {total}, 0 other bytes differ"),
-        format!("props0000 = 0 total {total}, 0 other bytes differ"),
     ];
-    assert_eq!(lines(&mut command), expected);
+    expected.extend(
+        properties_of(build)
+            .iter()
+            .map(|question| properties(build, question, total)),
+    );
+    assert_eq!(
+        lines(&mut bench.client("4GiB", "linked", &commands)),
+        expected
+    );
 }
 
-#[test]
-fn a_limit_above_the_board_shows_the_board() {
-    let bench = Bench::new();
+fn a_limit_above_the_board_shows_the_board(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client(
         "128GiB",
         "linked",
@@ -216,20 +217,18 @@ fn a_limit_above_the_board_shows_the_board() {
 }
 
 /// Other programs, without a limit, may hold what the limit would allow.
-#[test]
-fn free_is_never_more_than_what_the_board_has() {
-    let bench = Bench::new();
+fn free_is_never_more_than_what_the_board_has(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client("4GiB", "linked", &["info"]);
-    let out = lines(command.env("FAKE_VRAM", (3 * GIB).to_string()));
+    let out = lines(Settings::new().vram(3 * GIB).apply(&mut command));
     assert_eq!(
         out,
         [format!("info = 0 free {} total {}", 3 * GIB, 3 * GIB)]
     );
 }
 
-#[test]
-fn unlimited_books_and_refuses_nothing() {
-    let bench = Bench::new();
+fn unlimited_books_and_refuses_nothing(build: Build) {
+    let bench = Bench::new(build);
     let mut first =
         Running::start(&mut bench.client("unlimited", "linked", &["malloc:a:34359738368", "wait"]));
     assert_eq!(first.line(), "malloc a = 0");
@@ -244,9 +243,8 @@ fn unlimited_books_and_refuses_nothing() {
     first.finish();
 }
 
-#[test]
-fn processes_share_a_budget_and_a_killed_one_s_share_comes_back() {
-    let bench = Bench::new();
+fn processes_share_a_budget_and_a_killed_one_s_share_comes_back(build: Build) {
+    let bench = Bench::new(build);
     let mut first = Running::start(&mut bench.client("4GiB", "linked", &[THREE_GIB, "wait"]));
     assert_eq!(first.line(), "malloc a = 0");
     let commands = [
@@ -270,24 +268,19 @@ fn processes_share_a_budget_and_a_killed_one_s_share_comes_back() {
     second.finish();
 }
 
-#[test]
-fn a_process_killed_inside_of_the_native_call_leaves_nothing() {
-    let bench = Bench::new();
-    let mut killed = bench.client("4GiB", "linked", &[THREE_GIB]);
-    assert!(
-        !killed
-            .env("FAKE_KILL_MALLOC", "1")
-            .status()
-            .unwrap()
-            .success()
-    );
-    let mut command = bench.client("4GiB", "linked", &["malloc:a:4294967296"]);
-    assert_eq!(lines(&mut command), ["malloc a = 0"]);
+fn a_process_killed_inside_of_the_native_call_leaves_nothing(build: Build) {
+    let bench = Bench::new(build);
+    for rule in ["hipMalloc@1=kill", "hipMalloc@1=kill-after"] {
+        let mut killed = bench.client("4GiB", "linked", &[THREE_GIB]);
+        let settings = Settings::new().rules(rule);
+        assert!(!settings.apply(&mut killed).status().unwrap().success());
+        let mut command = bench.client("4GiB", "linked", &["malloc:a:4294967296"]);
+        assert_eq!(lines(&mut command), ["malloc a = 0"], "{rule}");
+    }
 }
 
-#[test]
-fn another_limit_in_a_budget_in_use_is_said_and_the_stricter_holds() {
-    let bench = Bench::new();
+fn another_limit_in_a_budget_in_use_is_said_and_the_stricter_holds(build: Build) {
+    let bench = Bench::new(build);
     let mut first =
         Running::start(&mut bench.client("4GiB", "linked", &["malloc:a:1073741824", "wait"]));
     assert_eq!(first.line(), "malloc a = 0");
@@ -310,9 +303,8 @@ fn another_limit_in_a_budget_in_use_is_said_and_the_stricter_holds() {
 }
 
 /// HIP's numbers follow HIP's own order, the account goes by address.
-#[test]
-fn each_gpu_has_its_own_account_found_by_its_address() {
-    let bench = Bench::new();
+fn each_gpu_has_its_own_account_found_by_its_address(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client(
         "0000:03:00.0=1GiB,0000:83:00.0=2GiB",
         "linked",
@@ -330,9 +322,9 @@ fn each_gpu_has_its_own_account_found_by_its_address() {
             "info",
         ],
     );
-    command
-        .env("FH_VISIBLE_DEVICES", "0000:03:00.0,amd-gpu-0000:83:00.0")
-        .env("FAKE_DEVICES", "0000:83:00.0,0000:03:00.0");
+    command.env("FH_VISIBLE_DEVICES", "0000:03:00.0,amd-gpu-0000:83:00.0");
+    let order = "0000:83:00.0,0000:03:00.0";
+    Settings::new().devices(order).apply(&mut command);
     let at = |free: u64, total: u64| format!("info = 0 free {} total {}", free * GIB, total * GIB);
     let expected = [
         &at(2, 2),
@@ -351,22 +343,20 @@ fn each_gpu_has_its_own_account_found_by_its_address() {
 }
 
 /// A device of HIP that is none of the GPUs, or that may be one of several.
-#[test]
-fn nothing_is_had_on_a_gpu_that_is_not_known() {
+fn nothing_is_had_on_a_gpu_that_is_not_known(build: Build) {
     let ambiguous = "0000:c3:00.0,0000:c3:00.0/1";
     for (listed, words) in [
         ("0000:03:00.0", ["0000:c3:00.0", "FH_VISIBLE_DEVICES lists"]),
         (ambiguous, ["0000:c3:00.0", "partitions"]),
     ] {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         let mut command = bench.client(
             "4GiB",
             "linked",
             &["malloc:a:4096", "info", "total", "malloc:a:4096"],
         );
-        command
-            .env("FAKE_DEVICES", "0000:c3:00.0")
-            .env("FH_VISIBLE_DEVICES", listed);
+        command.env("FH_VISIBLE_DEVICES", listed);
+        Settings::new().devices("0000:c3:00.0").apply(&mut command);
         let (out, err) = run(&mut command);
         let expected = [
             "malloc a = 2 untouched",
@@ -395,9 +385,8 @@ fn nothing_is_had_on_a_gpu_that_is_not_known() {
 }
 
 /// The total is the limit: nobody has to be summed up or looked for.
-#[test]
-fn a_question_for_the_total_looks_at_nobody_else() {
-    let bench = Bench::new();
+fn a_question_for_the_total_looks_at_nobody_else(build: Build) {
+    let bench = Bench::new(build);
     let mut first = Running::start(&mut bench.client("4GiB", "linked", &[THREE_GIB, "wait"]));
     assert_eq!(first.line(), "malloc a = 0");
     let mut second = Running::start(&mut bench.client(

@@ -5,13 +5,20 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{Bench, GIB, program, run, runtime};
+use common::{Bench, GIB, on_each_standin, run};
+use hip_standin::Build;
 use hipflex_ledger::{Ledger, Place};
+
+on_each_standin! {
+    a_limit_does_not_end_with_the_variable,
+    a_variable_that_was_not_set_may_be_set_before_the_first_call,
+    a_program_that_this_one_starts_inherits_what_it_would_without_us,
+    values_that_cannot_be_kept_are_an_error_where_the_account_depends_on_them,
+}
 
 /// A program that was started with a limit of 4 GiB and then does this.
 fn cleans(bench: &Bench, steps: &[&str]) -> Command {
-    let program = program("cleans.c", &[], &[&runtime().join("libamdhip64.so.6")]);
-    let mut command = bench.command(program);
+    let mut command = bench.linked("cleans.c", &[]);
     command.env("FH_MEMORY_LIMIT", "4GiB").args(steps);
     command
 }
@@ -27,8 +34,7 @@ const REFUSED: [&str; 2] = ["malloc 5368709120 = 2", "malloc 1073741824 = 0"];
 const GRANTED: [&str; 2] = ["malloc 5368709120 = 0", "malloc 1073741824 = 0"];
 const TRIES: [&str; 2] = ["malloc:5368709120", "malloc:1073741824"];
 
-#[test]
-fn a_limit_does_not_end_with_the_variable() {
+fn a_limit_does_not_end_with_the_variable(build: Build) {
     let ways: [&[&str]; 7] = [
         &["unset:FH_MEMORY_LIMIT"],
         &["clear"],
@@ -44,7 +50,7 @@ fn a_limit_does_not_end_with_the_variable() {
         ],
     ];
     for way in ways {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         let mut command = cleans(&bench, &[way, &TRIES[..]].concat());
         let out = prints(command.env("FH_BUDGET", "mine"));
         assert_eq!(out[out.len() - 2..], REFUSED, "{way:?}");
@@ -54,22 +60,20 @@ fn a_limit_does_not_end_with_the_variable() {
     }
 }
 
-#[test]
-fn a_variable_that_was_not_set_may_be_set_before_the_first_call() {
-    let bench = Bench::new();
+fn a_variable_that_was_not_set_may_be_set_before_the_first_call(build: Build) {
+    let bench = Bench::new(build);
     let limit = "set:FH_MEMORY_LIMIT:4GiB";
     let mut command = cleans(&bench, &[&[limit], &TRIES[..]].concat());
     assert_eq!(prints(command.env_remove("FH_MEMORY_LIMIT")), REFUSED);
 
-    let bench = Bench::new();
+    let bench = Bench::new(build);
     let mut command = cleans(&bench, &[&["set:FH_BUDGET:late"], &TRIES[..]].concat());
     assert_eq!(prints(&mut command), REFUSED);
     assert_eq!(bench.snapshot().budget, "late");
 }
 
-#[test]
-fn a_program_that_this_one_starts_inherits_what_it_would_without_us() {
-    let bench = Bench::new();
+fn a_program_that_this_one_starts_inherits_what_it_would_without_us(build: Build) {
+    let bench = Bench::new(build);
     let after = |step| [&[step, "exec"], &TRIES[..]].concat();
     assert_eq!(
         prints(&mut cleans(&bench, &after("unset:FH_MEMORY_LIMIT"))),
@@ -85,11 +89,10 @@ fn a_program_that_this_one_starts_inherits_what_it_would_without_us() {
     );
 }
 
-#[test]
-fn values_that_cannot_be_kept_are_an_error_where_the_account_depends_on_them() {
+fn values_that_cannot_be_kept_are_an_error_where_the_account_depends_on_them(build: Build) {
     let long = "x".repeat(20_000);
     for name in ["FH_MEMORY_LIMIT", "FH_BUDGET", "FH_SHM_PATH"] {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         let unset = format!("unset:{name}");
         let mut command = cleans(&bench, &[&unset, "malloc:4096"]);
         let (out, err) = run(command.env(name, &long));
@@ -97,7 +100,7 @@ fn values_that_cannot_be_kept_are_an_error_where_the_account_depends_on_them() {
         assert_eq!(err.len(), 1, "{err:?}");
         assert!(err[0].contains(name) && err[0].contains("16384"), "{err:?}");
     }
-    let bench = Bench::new();
+    let bench = Bench::new(build);
     let mut command = cleans(&bench, &TRIES);
     let (out, _) = run(command.env("FH_LOG_LEVEL", "off").env("FH_LOG_PATH", &long));
     assert_eq!(out, REFUSED);

@@ -11,7 +11,28 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{BOARD, Bench, GIB, MIB, Running, lines, run};
+use common::{
+    BOARD, Bench, GIB, MIB, Running, lines, on_each_standin, properties, properties_of, run,
+};
+use hip_standin::{Build, Settings};
+
+on_each_standin! {
+    a_limit_that_is_not_understood,
+    a_limit_for_gpus_that_leaves_one_out_or_names_another,
+    a_budget_or_a_list_of_gpus_that_is_not_understood,
+    a_ledger_that_cannot_be_used,
+    a_word_that_is_neither_yes_nor_no_is_told,
+    a_fail_mode_that_is_not_understood_is_closed,
+    without_a_gpu_the_error_is_the_native_one,
+    without_a_limit_nothing_is_done,
+    a_range_of_compute_units_is_said_not_to_be_kept,
+    the_first_refusal_is_explained,
+    a_full_stderr_stops_nothing,
+    a_limit_on_file_sizes_stops_nothing,
+    a_trouble_that_passes_is_over_when_it_has_passed,
+    a_limit_that_is_not_understood_stays_so,
+    the_log_says_what_it_is_asked_to_and_nothing_by_default,
+}
 
 const COMMANDS: [&str; 3] = ["malloc:a:1048576", "info", "malloc:a:1048576"];
 
@@ -48,8 +69,7 @@ fn is_refused_or_let_run(command: impl Fn() -> Command, words: &[&str]) {
     );
 }
 
-#[test]
-fn a_limit_that_is_not_understood() {
+fn a_limit_that_is_not_understood(build: Build) {
     for limit in [
         "banana",
         "0",
@@ -61,7 +81,7 @@ fn a_limit_that_is_not_understood() {
         "0%",
         "1GiB,2GiB",
     ] {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         is_refused_or_let_run(
             || bench.client(limit, "linked", &COMMANDS),
             &["FH_MEMORY_LIMIT"],
@@ -70,10 +90,9 @@ fn a_limit_that_is_not_understood() {
     }
 }
 
-#[test]
-fn a_limit_for_gpus_that_leaves_one_out_or_names_another() {
+fn a_limit_for_gpus_that_leaves_one_out_or_names_another(build: Build) {
     for limit in ["0000:83:00.0=4GiB", "0000:83:00.0=4GiB,*=1GiB", "50%"] {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         is_refused_or_let_run(
             || bench.client(limit, "linked", &COMMANDS),
             &["FH_MEMORY_LIMIT", "0000:"],
@@ -81,9 +100,8 @@ fn a_limit_for_gpus_that_leaves_one_out_or_names_another() {
     }
 }
 
-#[test]
-fn a_budget_or_a_list_of_gpus_that_is_not_understood() {
-    let bench = Bench::new();
+fn a_budget_or_a_list_of_gpus_that_is_not_understood(build: Build) {
+    let bench = Bench::new(build);
     let with = |name: &str, value: &str| {
         let mut command = bench.client("4GiB", "linked", &COMMANDS);
         command.env(name, value);
@@ -104,8 +122,7 @@ fn a_budget_or_a_list_of_gpus_that_is_not_understood() {
 type Spoil<'a> = &'a dyn Fn(&Path);
 
 /// Puts something else in the place of the directory of ledgers, of a user's, or of a ledger.
-#[test]
-fn a_ledger_that_cannot_be_used() {
+fn a_ledger_that_cannot_be_used(build: Build) {
     // SAFETY: no preconditions.
     let user = unsafe { libc::geteuid() };
     let spoil: [(&str, Spoil<'_>); 6] = [
@@ -145,7 +162,7 @@ fn a_ledger_that_cannot_be_used() {
         }),
     ];
     for (n, (named, spoil)) in spoil.iter().enumerate() {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         spoil(&bench.ledgers());
         eprintln!("spoilt in way {n}");
         is_refused_or_let_run(|| bench.client("4GiB", "linked", &COMMANDS), &[named]);
@@ -153,10 +170,9 @@ fn a_ledger_that_cannot_be_used() {
 }
 
 /// A mistyped word is told; the library does what it does without it.
-#[test]
-fn a_word_that_is_neither_yes_nor_no_is_told() {
+fn a_word_that_is_neither_yes_nor_no_is_told(build: Build) {
     for variable in ["FH_ENABLE_HOOKS", "FH_ENABLE_LOG"] {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         let mut command = bench.client("4GiB", "linked", &["malloc:a:4096", "info"]);
         let (out, err) = run(command.env(variable, "flase"));
         let free = 4 * GIB - 4096;
@@ -167,7 +183,7 @@ fn a_word_that_is_neither_yes_nor_no_is_told() {
             "{err:?}"
         );
     }
-    let bench = Bench::new();
+    let bench = Bench::new(build);
     let command = || {
         let mut command = bench.client("4GiB", "linked", &COMMANDS);
         command.env("FH_SHM_SHARED", "flase");
@@ -176,9 +192,8 @@ fn a_word_that_is_neither_yes_nor_no_is_told() {
     is_refused_or_let_run(command, &["FH_SHM_SHARED"]);
 }
 
-#[test]
-fn a_fail_mode_that_is_not_understood_is_closed() {
-    let bench = Bench::new();
+fn a_fail_mode_that_is_not_understood_is_closed(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client("banana", "linked", &["malloc:a:4096"]);
     let (out, err) = run(command.env("FH_FAIL_MODE", "banana"));
     assert_eq!(out, ["malloc a = 2 untouched"]);
@@ -190,21 +205,19 @@ fn a_fail_mode_that_is_not_understood_is_closed() {
 }
 
 /// The program gets the runtime's own reason.
-#[test]
-fn without_a_gpu_the_error_is_the_native_one() {
+fn without_a_gpu_the_error_is_the_native_one(build: Build) {
     if Path::new("/sys/class/kfd/kfd/topology/nodes").exists() {
         eprintln!("not checked: this machine has the driver");
         return;
     }
-    let bench = Bench::new();
+    let bench = Bench::new(build);
     let mut command = bench.client(
         "4GiB",
         "linked",
         &["malloc:a:4096", "info", "malloc:a:4096", "last"],
     );
-    command
-        .env("FAKE_NO_GPU", "1")
-        .env_remove("FH_VISIBLE_DEVICES");
+    command.env_remove("FH_VISIBLE_DEVICES");
+    Settings::new().devices("0").apply(&mut command);
     let (out, err) = run(&mut command);
     assert_eq!(
         out,
@@ -219,35 +232,28 @@ fn without_a_gpu_the_error_is_the_native_one() {
     assert!(err[0].contains("amdgpu"), "{err:?}");
 }
 
-#[test]
-fn without_a_limit_nothing_is_done() {
+fn without_a_limit_nothing_is_done(build: Build) {
     let inert = |name: &str, value: Option<&str>| {
-        let bench = Bench::new();
-        let mut command = bench.client(
-            "banana",
-            "linked",
-            &["malloc:a:1048576", "info", "total", "props0600"],
-        );
+        let bench = Bench::new(build);
+        let mut commands = vec!["malloc:a:1048576", "info", "total"];
+        commands.extend(properties_of(build));
+        let mut command = bench.client("banana", "linked", &commands);
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
         let (out, err) = run(&mut command);
-        let free = BOARD - MIB;
-        assert_eq!(
-            out[..2],
-            [
-                "malloc a = 0",
-                &format!("info = 0 free {free} total {BOARD}")
-            ]
+        let mut expected = vec![
+            String::from("malloc a = 0"),
+            format!("info = 0 free {} total {BOARD}", BOARD - MIB),
+            format!("total = 0 {BOARD}"),
+        ];
+        expected.extend(
+            properties_of(build)
+                .iter()
+                .map(|question| properties(build, question, BOARD)),
         );
-        assert_eq!(
-            out[2..],
-            [
-                format!("total = 0 {BOARD}"),
-                format!("props0600 = 0 total {BOARD}, 0 other bytes differ")
-            ]
-        );
+        assert_eq!(out, expected);
         assert_eq!(err, [""; 0]);
         assert_eq!(fs::read_dir(bench.directory.path()).unwrap().count(), 0);
     };
@@ -257,18 +263,16 @@ fn without_a_limit_nothing_is_done() {
     }
 }
 
-#[test]
-fn a_range_of_compute_units_is_said_not_to_be_kept() {
-    let bench = Bench::new();
+fn a_range_of_compute_units_is_said_not_to_be_kept(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client("4GiB", "linked", &["malloc:a:4096", "malloc:b:4096"]);
     let (_, err) = run(command.env("FH_CU_RANGE", "0-37"));
     assert_eq!(err.len(), 1, "{err:?}");
     assert!(err[0].contains("FH_CU_RANGE"), "{err:?}");
 }
 
-#[test]
-fn the_first_refusal_is_explained() {
-    let bench = Bench::new();
+fn the_first_refusal_is_explained(build: Build) {
+    let bench = Bench::new(build);
     let mut command = bench.client(
         "4GiB",
         "linked",
@@ -294,9 +298,8 @@ fn the_first_refusal_is_explained() {
 }
 
 /// A pipe that nobody reads is full; the program neither waits when it is refused nor when it ends.
-#[test]
-fn a_full_stderr_stops_nothing() {
-    let bench = Bench::new();
+fn a_full_stderr_stops_nothing(build: Build) {
+    let bench = Bench::new(build);
     let (reader, mut writer) = io::pipe().unwrap();
     // SAFETY: plain fcntl on a descriptor of ours.
     let size = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) };
@@ -322,12 +325,11 @@ fn a_full_stderr_stops_nothing() {
 }
 
 /// A limit on the size of files (`ulimit -f`): what writes beyond it gets SIGXFSZ, which ends a process.
-#[test]
-fn a_limit_on_file_sizes_stops_nothing() {
+fn a_limit_on_file_sizes_stops_nothing(build: Build) {
     const LARGEST: u64 = 6 * MIB;
     // Lines to a stderr and a log that may not grow; and a ledger that cannot be made.
     for (largest, result) in [(LARGEST, "malloc a = 0"), (4096, "malloc a = 2 untouched")] {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         let stderr = bench.directory.path().join("stderr");
         for file in [&stderr, &bench.log()] {
             fs::File::create(file).unwrap().set_len(largest).unwrap();
@@ -358,9 +360,8 @@ fn a_limit_on_file_sizes_stops_nothing() {
 }
 
 /// What stood in the way is mended while the program runs.
-#[test]
-fn a_trouble_that_passes_is_over_when_it_has_passed() {
-    let bench = Bench::new();
+fn a_trouble_that_passes_is_over_when_it_has_passed(build: Build) {
+    let bench = Bench::new(build);
     fs::write(bench.ledgers(), "a file").unwrap();
     let one = "malloc:a:1048576";
     let commands = [
@@ -420,9 +421,8 @@ fn a_trouble_that_passes_is_over_when_it_has_passed() {
 }
 
 /// What the program was asked to do does not change, so it is not tried again, and the line says so.
-#[test]
-fn a_limit_that_is_not_understood_stays_so() {
-    let bench = Bench::new();
+fn a_limit_that_is_not_understood_stays_so(build: Build) {
+    let bench = Bench::new(build);
     let (_, err) = run(&mut bench.client("banana", "linked", &["malloc:a:1048576"]));
     assert!(err[0].contains("restart the program"), "{err:?}");
 }
@@ -445,13 +445,12 @@ fn lines_with_stderr(command: &mut Command, stderr: &io::PipeWriter) -> Vec<Stri
     common::both(&output).0
 }
 
-#[test]
-fn the_log_says_what_it_is_asked_to_and_nothing_by_default() {
-    let quiet = Bench::new();
+fn the_log_says_what_it_is_asked_to_and_nothing_by_default(build: Build) {
+    let quiet = Bench::new(build);
     lines(&mut quiet.client("4GiB", "linked", &["malloc:a:1048576", "free:a"]));
     assert!(!quiet.log().exists());
 
-    let bench = Bench::new();
+    let bench = Bench::new(build);
     let mut command = bench.client("4GiB", "linked", &["malloc:a:1048576", "free:a"]);
     lines(command.env("FH_LOG_LEVEL", "debug"));
     let log = fs::read_to_string(bench.log()).unwrap();
@@ -460,7 +459,7 @@ fn the_log_says_what_it_is_asked_to_and_nothing_by_default() {
         "{log}"
     );
 
-    let off = Bench::new();
+    let off = Bench::new(build);
     let mut command = off.client("4GiB", "linked", &["malloc:a:1048576"]);
     lines(
         command

@@ -7,7 +7,13 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-use common::{Bench, MIB, lines, program, run, runtime};
+use common::{Bench, MIB, lines, on_each_standin, program, run};
+use hip_standin::Build;
+
+on_each_standin! {
+    a_program_with_thread_sanitizer_runs_and_is_limited,
+    a_first_call_needs_little_stack,
+}
 
 /// The functions that the library imports, but for those that only the compiler's start-up files look for.
 fn imports() -> Vec<String> {
@@ -42,7 +48,7 @@ fn a_look_up_calls_nothing_that_others_interpose() {
     }
     let interposer = program("interposer.c", &["-shared", "-fPIC", &names], &[]);
     let look_ups = program("plain_look_ups.c", &["-rdynamic"], &[&interposer]);
-    let bench = Bench::new();
+    let bench = Bench::new(Build::Six);
     let mut command = bench.command(look_ups);
     let expected = format!("{} functions", imports.len());
     assert_eq!(lines(&mut command), [expected]);
@@ -65,20 +71,15 @@ fn has_sanitizer(option: &str) -> bool {
     compiled.status.success() && Command::new(made).output().unwrap().status.success()
 }
 
-#[test]
-fn a_program_with_thread_sanitizer_runs_and_is_limited() {
+fn a_program_with_thread_sanitizer_runs_and_is_limited(build: Build) {
     // Its runtime looks functions up before it can stand in for any.
     let option = "-fsanitize=thread";
     if !has_sanitizer(option) {
         eprintln!("not checked: no program made with {option} runs here");
         return;
     }
-    let client = program(
-        "client.c",
-        &["-DLINKED", option],
-        &[&runtime().join("libamdhip64.so.6")],
-    );
-    let bench = Bench::new();
+    let client = common::client(Some(build), &[option]);
+    let bench = Bench::new(build);
     let run = |limit: &str| {
         let mut command = bench.command(&client);
         command.env("FH_MEMORY_LIMIT", limit).args([
@@ -101,10 +102,9 @@ fn a_program_with_thread_sanitizer_runs_and_is_limited() {
 }
 
 /// How many bytes of its stack a thread uses for these calls, beyond what the runtime does.
-fn stack_used(limit: &str, calls: &[&str]) -> usize {
-    let small_stack = program("small_stack.c", &[], &[&runtime().join("libamdhip64.so.6")]);
-    let bench = Bench::new();
-    let mut command = bench.command(small_stack);
+fn stack_used(build: Build, limit: &str, calls: &[&str]) -> usize {
+    let bench = Bench::new(build);
+    let mut command = bench.linked("small_stack.c", &[]);
     command.env("FH_MEMORY_LIMIT", limit).args(calls);
     let mut used = |preloaded: bool| -> usize {
         if !preloaded {
@@ -118,8 +118,7 @@ fn stack_used(limit: &str, calls: &[&str]) -> usize {
 }
 
 /// Threads may have 16 KiB (`PTHREAD_STACK_MIN`) for everything. Setting the process up is what needs most.
-#[test]
-fn a_first_call_needs_little_stack() {
+fn a_first_call_needs_little_stack(build: Build) {
     // The compiler spends freely when it does not optimise.
     let enough = if cfg!(debug_assertions) { 26 } else { 8 } * 1024;
     for (limit, calls) in [
@@ -127,7 +126,7 @@ fn a_first_call_needs_little_stack() {
         ("4GiB", &["malloc:5368709120"]),
         ("banana", &["malloc:4096"]),
     ] {
-        let used = stack_used(limit, calls);
+        let used = stack_used(build, limit, calls);
         eprintln!("{limit} {calls:?}: {used} bytes of stack");
         assert!(used <= enough, "{limit} {calls:?}: {used} bytes of stack");
     }

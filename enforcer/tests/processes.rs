@@ -2,21 +2,41 @@
 
 mod common;
 
-use common::{Bench, GIB, Running, client, lines, program, shared_library};
+use common::{Bench, GIB, Running, lines, on_each_standin, program, shared_library};
+use hip_standin::{Account, Build, Settings};
+
+on_each_standin! {
+    a_child_s_end_does_not_touch_its_parent_s_booking,
+    a_forked_child_has_a_share_of_its_own_which_ends_with_it,
+    a_child_that_frees_its_parent_s_block_gives_nothing_back,
+    a_child_forked_before_the_first_call_begins_by_itself,
+    a_child_of_a_child_is_a_process_like_any_other,
+    a_new_image_begins_at_nothing,
+    the_first_calls_of_many_threads_are_all_counted,
+    constructors_and_destructors_may_call_hip,
+    a_library_may_call_hip_while_another_thread_makes_its_first_call,
+    a_thread_may_be_cancelled_inside_of_the_runtime,
+    a_pending_cancellation_is_not_acted_on_by_us,
+    a_call_that_is_left_by_a_jump_is_over,
+    a_call_that_is_left_by_an_exception_is_over,
+    a_call_back_out_of_a_call_is_inside_of_it,
+    a_block_whose_address_was_given_again_is_not_booked_twice,
+    processes_and_threads_that_allocate_and_free_stay_inside_together,
+    a_clean_end_releases_the_slot,
+}
 
 fn info(free_gib: u64) -> String {
     format!("info = 0 free {} total {}", free_gib * GIB, 4 * GIB)
 }
 
 /// Whatever a child does and however it ends, its parent's booking stays.
-#[test]
-fn a_child_s_end_does_not_touch_its_parent_s_booking() {
+fn a_child_s_end_does_not_touch_its_parent_s_booking(build: Build) {
     for start in ["fork", "vfork", "spawn"] {
         for end in ["exit", "_exit", "abort", "exec", "kill"] {
             if start == "vfork" && !["_exit", "exec"].contains(&end) {
                 continue; // not allowed in a vfork child
             }
-            let bench = Bench::new();
+            let bench = Bench::new(build);
             let child = format!("child:{start}:{end}:");
             let mut command = bench.client(
                 "4GiB",
@@ -40,10 +60,9 @@ fn a_child_s_end_does_not_touch_its_parent_s_booking() {
     }
 }
 
-#[test]
-fn a_forked_child_has_a_share_of_its_own_which_ends_with_it() {
+fn a_forked_child_has_a_share_of_its_own_which_ends_with_it(build: Build) {
     for end in ["exit", "_exit", "abort", "exec", "kill"] {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         let child = format!(
             "child:fork:{end}:info+malloc:b:2147483648+malloc:c:1073741824+info+free:c+info+malloc:d:536870912"
         );
@@ -69,12 +88,12 @@ fn a_forked_child_has_a_share_of_its_own_which_ends_with_it() {
     }
 }
 
-/// The child's runtime forgets the block, the parent still holds it.
-#[test]
-fn a_child_that_frees_its_parent_s_block_gives_nothing_back() {
-    let bench = Bench::new();
+/// The child's runtime says that it freed the block, the parent still holds it.
+fn a_child_that_frees_its_parent_s_block_gives_nothing_back(build: Build) {
+    let bench = Bench::new(build);
     let commands = ["malloc:a:3221225472", "child:fork:exit:free:a+info", "info"];
-    let out = lines(&mut bench.client("4GiB", "linked", &commands));
+    let mut command = bench.client("4GiB", "linked", &commands);
+    let out = lines(Settings::new().rules("hipFree=null").apply(&mut command));
     assert_eq!(
         out,
         [
@@ -87,17 +106,15 @@ fn a_child_that_frees_its_parent_s_block_gives_nothing_back() {
     );
 }
 
-#[test]
-fn a_child_forked_before_the_first_call_begins_by_itself() {
-    let bench = Bench::new();
+fn a_child_forked_before_the_first_call_begins_by_itself(build: Build) {
+    let bench = Bench::new(build);
     let commands = ["child:fork:exit:malloc:a:3221225472+info", "info"];
     let out = lines(&mut bench.client("4GiB", "linked", &commands));
     assert_eq!(out, ["malloc a = 0", &info(1), "child ended", &info(4)]);
 }
 
-#[test]
-fn a_child_of_a_child_is_a_process_like_any_other() {
-    let bench = Bench::new();
+fn a_child_of_a_child_is_a_process_like_any_other(build: Build) {
+    let bench = Bench::new(build);
     let commands = [
         "malloc:a:1073741824",
         "child:fork:exit:malloc:b:1073741824+info+malloc:c:3221225472",
@@ -118,9 +135,8 @@ fn a_child_of_a_child_is_a_process_like_any_other() {
 }
 
 /// The booking belonged to the old image; the PID is the same.
-#[test]
-fn a_new_image_begins_at_nothing() {
-    let bench = Bench::new();
+fn a_new_image_begins_at_nothing(build: Build) {
+    let bench = Bench::new(build);
     let out = lines(&mut bench.client(
         "4GiB",
         "linked",
@@ -130,25 +146,23 @@ fn a_new_image_begins_at_nothing() {
 }
 
 /// Threads that come while the first is still joining the ledger wait for it.
-#[test]
-fn the_first_calls_of_many_threads_are_all_counted() {
+fn the_first_calls_of_many_threads_are_all_counted(build: Build) {
     for _ in 0..10 {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         let out = lines(&mut bench.client("4GiB", "linked", &["threads:8:4:268435456", "info"]));
         assert_eq!(out, ["threads: 16 succeeded", &info(0)]);
     }
 }
 
 /// A library's constructor runs before ours could, its destructor after.
-#[test]
-fn constructors_and_destructors_may_call_hip() {
-    let library = shared_library("at_load.c", true);
+fn constructors_and_destructors_may_call_hip(build: Build) {
+    let library = shared_library("at_load.c", &[&build.path()]);
     let directory = library.parent().unwrap().to_owned();
-    let runtime = common::runtime();
+    let runtime = build.directory();
     let search = format!("-Wl,-rpath-link,{}", runtime.display());
     let user = program("uses_at_load.c", &[&search], &[&library]);
     let command = || {
-        let bench = Bench::new();
+        let bench = Bench::new(build);
         let mut command = bench.command(&user);
         let libraries = format!("{}:{}", directory.display(), runtime.display());
         command
@@ -175,17 +189,11 @@ fn constructors_and_destructors_may_call_hip() {
 }
 
 /// The first calls of two threads, one of them under the dynamic linker's lock.
-#[test]
-fn a_library_may_call_hip_while_another_thread_makes_its_first_call() {
-    let library = shared_library("at_load.c", true);
-    let program = program(
-        "loads_while_starting.c",
-        &[],
-        &[&common::runtime().join("libamdhip64.so.6")],
-    );
+fn a_library_may_call_hip_while_another_thread_makes_its_first_call(build: Build) {
+    let library = shared_library("at_load.c", &[&build.path()]);
     for _ in 0..20 {
-        let bench = Bench::new();
-        let mut command = bench.command(&program);
+        let bench = Bench::new(build);
+        let mut command = bench.linked("loads_while_starting.c", &[]);
         let mut out = lines(command.env("FH_MEMORY_LIMIT", "4GiB").arg(&library));
         out.retain(|line| !line.starts_with("destructor"));
         out.sort();
@@ -193,33 +201,20 @@ fn a_library_may_call_hip_while_another_thread_makes_its_first_call() {
     }
 }
 
-fn on_stand_in(source: &str, arguments: &[&str]) -> std::path::PathBuf {
-    program(
-        source,
-        arguments,
-        &[&common::runtime().join("libamdhip64.so.6")],
-    )
-}
-
-#[test]
-fn a_thread_may_be_cancelled_inside_of_the_runtime() {
-    let bench = Bench::new();
-    let mut command = bench.command(on_stand_in("cancelled.c", &[]));
-    let out = lines(
-        command
-            .arg("inside")
-            .env("FH_MEMORY_LIMIT", "4GiB")
-            .env("FAKE_SLEEP_MALLOC", "1"),
-    );
+fn a_thread_may_be_cancelled_inside_of_the_runtime(build: Build) {
+    let bench = Bench::new(build);
+    let mut command = bench.linked("cancelled.c", &[]);
+    command.arg("inside").env("FH_MEMORY_LIMIT", "4GiB");
+    let settings = Settings::new().rules("hipMalloc@1=wait:10s");
+    let out = lines(settings.apply(&mut command));
     assert_eq!(out, ["cancelled: 1", "hipMalloc: 0"]);
 }
 
 /// Our own steps open files, write lines and wait: cancellation points that the program's call has not.
-#[test]
-fn a_pending_cancellation_is_not_acted_on_by_us() {
+fn a_pending_cancellation_is_not_acted_on_by_us(build: Build) {
     for (how, result) in [("first", 0), ("refused", 2)] {
-        let bench = Bench::new();
-        let mut command = bench.command(on_stand_in("cancelled.c", &[]));
+        let bench = Bench::new(build);
+        let mut command = bench.linked("cancelled.c", &[]);
         command
             .arg(how)
             .env("FH_MEMORY_LIMIT", "4GiB")
@@ -232,21 +227,25 @@ fn a_pending_cancellation_is_not_acted_on_by_us() {
         assert_eq!(lines(&mut command), expected, "{how}");
     }
     // The runtime is asked for the current device: that may be a cancellation point as any call of it.
-    let bench = Bench::new();
-    let mut command = bench.command(on_stand_in("cancelled.c", &[]));
-    command
-        .arg("first")
-        .env("FH_MEMORY_LIMIT", "4GiB")
-        .env("FAKE_CANCEL_POINT", "1");
-    assert_eq!(lines(&mut command), ["cancelled: 1", "hipMalloc: 0"]);
+    let bench = Bench::new(build);
+    let mut command = bench.linked("cancelled.c", &[]);
+    command.arg("first").env("FH_MEMORY_LIMIT", "4GiB");
+    let settings = Settings::new().rules("hipGetDevice=wait:1ms");
+    let out = lines(settings.apply(&mut command));
+    assert_eq!(out, ["cancelled: 1", "hipMalloc: 0"]);
+}
+
+/// The program is called back out of every hipMalloc and hipFree.
+fn calls_back() -> Settings {
+    Settings::new().rules("hipMalloc=call,hipFree=call")
 }
 
 /// Neither the mark of the call nor its reservation outlives it.
-#[test]
-fn a_call_that_is_left_by_a_jump_is_over() {
-    let bench = Bench::new();
-    let mut command = bench.command(on_stand_in("left.c", &["-rdynamic"]));
-    let out = lines(command.arg("jumps").env("FH_MEMORY_LIMIT", "4GiB"));
+fn a_call_that_is_left_by_a_jump_is_over(build: Build) {
+    let bench = Bench::new(build);
+    let mut command = bench.linked("left.c", &[]);
+    command.arg("jumps").env("FH_MEMORY_LIMIT", "4GiB");
+    let out = lines(calls_back().apply(&mut command));
     let expected = [
         "free 4 of 4 GiB",
         "left",
@@ -262,25 +261,25 @@ fn a_call_that_is_left_by_a_jump_is_over() {
     assert_eq!(out, expected);
 }
 
-#[test]
-fn a_call_that_is_left_by_an_exception_is_over() {
+fn a_call_that_is_left_by_an_exception_is_over(build: Build) {
     if !common::has_cpp() {
         eprintln!("not checked: there is no C++ compiler, c++");
         return;
     }
-    let bench = Bench::new();
-    let mut command = bench.command(on_stand_in("thrown.cpp", &["-rdynamic"]));
-    let out = lines(command.env("FH_MEMORY_LIMIT", "4GiB"));
+    let bench = Bench::new(build);
+    let mut command = bench.linked("thrown.cpp", &[]);
+    command.env("FH_MEMORY_LIMIT", "4GiB");
+    let out = lines(calls_back().apply(&mut command));
     let expected = ["caught", "8 GiB: 2", "8 GiB: 2", "free 4 of 4 GiB"];
     assert_eq!(out, expected);
 }
 
 /// The outer call is alive: what it calls back belongs to it.
-#[test]
-fn a_call_back_out_of_a_call_is_inside_of_it() {
-    let bench = Bench::new();
-    let mut command = bench.command(on_stand_in("left.c", &["-rdynamic"]));
-    let out = lines(command.arg("calls").env("FH_MEMORY_LIMIT", "4GiB"));
+fn a_call_back_out_of_a_call_is_inside_of_it(build: Build) {
+    let bench = Bench::new(build);
+    let mut command = bench.linked("left.c", &[]);
+    command.arg("calls").env("FH_MEMORY_LIMIT", "4GiB");
+    let out = lines(calls_back().apply(&mut command));
     let expected = [
         "free 4 of 4 GiB",
         "inside: 0",
@@ -296,41 +295,37 @@ fn a_call_back_out_of_a_call_is_inside_of_it() {
     assert_eq!(out, expected);
 }
 
-/// Of two blocks at one address only one can be there: the other's bytes are given back.
-#[test]
-fn a_block_whose_address_was_given_again_is_not_booked_twice() {
-    let bench = Bench::new();
-    let mut command = bench.command(on_stand_in("left.c", &["-rdynamic"]));
-    let out = lines(
-        command
-            .arg("again")
-            .env("FH_MEMORY_LIMIT", "4GiB")
-            .env("FAKE_SAME_ADDRESS", "1")
-            .env("FAKE_FAIL_FREE", "1"),
-    );
-    let expected = [
-        "free 4 of 4 GiB",
-        "hipMalloc 0",
-        "8 GiB: 2 2",
-        "free 3 of 4 GiB",
-        "another thread: 0",
-        "hipFree 1",
-        "free 3 of 4 GiB",
-        "hipFree 0",
-        "free 4 of 4 GiB",
-    ];
-    assert_eq!(out, expected);
-    let log = std::fs::read_to_string(bench.log()).unwrap();
-    assert!(log.contains("1073741824 bytes there were freed"), "{log}");
+/// Of two blocks at one address only one can be there, whatever the first one's free is told: if it did not happen, the
+/// first one's bytes are given back all the same.
+fn a_block_whose_address_was_given_again_is_not_booked_twice(build: Build) {
+    for (error, more) in [(0, ""), (1, ",hipFree@1=1-after")] {
+        let bench = Bench::new(build);
+        let mut command = bench.linked("left.c", &[]);
+        command.arg("again").env("FH_MEMORY_LIMIT", "4GiB");
+        let settings = Settings::new().rules(&format!("hipFree@1=call-after{more}"));
+        let expected = [
+            "free 4 of 4 GiB",
+            "hipMalloc 0",
+            "8 GiB: 2 2",
+            "free 3 of 4 GiB",
+            "another thread: 0",
+            &format!("hipFree {error}"),
+            "free 3 of 4 GiB",
+            "hipFree 0",
+            "free 4 of 4 GiB",
+        ];
+        assert_eq!(lines(settings.apply(&mut command)), expected);
+        let log = std::fs::read_to_string(bench.log()).unwrap_or_default();
+        let told = log.contains("1073741824 bytes there were freed");
+        assert_eq!(told, error != 0, "{log}");
+    }
 }
 
 /// The sum never exceeds the limit, and all is given back in the end.
-#[test]
-fn processes_and_threads_that_allocate_and_free_stay_inside_together() {
-    let bench = Bench::new();
-    // The stand-in's own account of all processes: bytes held, and the most that was held at a time.
+fn processes_and_threads_that_allocate_and_free_stay_inside_together(build: Build) {
+    let bench = Bench::new(build);
+    // What the stand-in gave to all processes.
     let account = bench.directory.path().join("account");
-    std::fs::write(&account, [0; 16]).unwrap();
     let commands = [
         "malloc:z:1",
         "wait",
@@ -341,7 +336,7 @@ fn processes_and_threads_that_allocate_and_free_stay_inside_together() {
     let mut programs: Vec<Running> = (0..4)
         .map(|_| {
             let mut command = bench.client("1GiB", "linked", &commands);
-            Running::start(command.env("FAKE_SHARED", &account))
+            Running::start(Settings::new().account(&account).apply(&mut command))
         })
         .collect();
     for program in &mut programs {
@@ -351,9 +346,9 @@ fn processes_and_threads_that_allocate_and_free_stay_inside_together() {
     for program in &mut programs {
         assert_eq!(program.line(), "churn: 0 frees failed");
     }
-    let numbers = std::fs::read(&account).unwrap();
-    let [held, peak] = [0, 8].map(|at| u64::from_le_bytes(numbers[at..at + 8].try_into().unwrap()));
-    assert_eq!(held, 4);
+    let account = Account::open(&account).unwrap();
+    assert_eq!(account.used(0), 4);
+    let peak = account.peak(0);
     assert!(
         (GIB * 3 / 4..=GIB).contains(&peak),
         "{peak} bytes were held at a time"
@@ -368,9 +363,8 @@ fn processes_and_threads_that_allocate_and_free_stay_inside_together() {
     assert_eq!(bench.snapshot().members.len(), 0);
 }
 
-#[test]
-fn a_clean_end_releases_the_slot() {
-    let bench = Bench::new();
+fn a_clean_end_releases_the_slot(build: Build) {
+    let bench = Bench::new(build);
     let mut watcher =
         Running::start(&mut bench.client("4GiB", "linked", &["malloc:a:4096", "wait"]));
     assert_eq!(watcher.line(), "malloc a = 0");
@@ -390,7 +384,7 @@ fn a_clean_end_releases_the_slot() {
 
 #[test]
 fn a_program_that_never_calls_hip_leaves_no_trace() {
-    let bench = Bench::new();
+    let bench = Bench::new(Build::Six);
     let mut command = bench.command("/bin/true");
     lines(
         command
@@ -401,5 +395,4 @@ fn a_program_that_never_calls_hip_leaves_no_trace() {
         std::fs::read_dir(bench.directory.path()).unwrap().count(),
         0
     );
-    assert!(client(true).exists());
 }

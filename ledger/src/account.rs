@@ -176,12 +176,13 @@ impl Account<'_> {
             others_pending: 0,
         };
         for cell in used(self.cells, self.high_water) {
-            let figures = read(cell);
             if core::ptr::eq(cell, self.own) {
-                totals.mine = figures;
+                totals.mine = read(cell);
             } else {
-                totals.others = totals.others.saturating_add(figures.charged());
-                totals.others_pending = totals.others_pending.saturating_add(figures.pending);
+                let (settled, pending) = parts(cell);
+                let charged = settled.saturating_add(pending);
+                totals.others = totals.others.saturating_add(charged);
+                totals.others_pending = totals.others_pending.saturating_add(pending);
             }
         }
         totals
@@ -196,14 +197,35 @@ fn used<'a>(cells: &'a [Cell], high_water: &AtomicU64) -> &'a [Cell] {
 
 /// What is charged to all slots together.
 pub(crate) fn charged(cells: &[Cell], high_water: &AtomicU64) -> u64 {
-    let figures = used(cells, high_water).iter().map(read);
-    figures.fold(0, |sum, cell| sum.saturating_add(cell.charged()))
+    let cells = used(cells, high_water).iter();
+    cells.fold(0, |sum, cell| sum.saturating_add(charged_in(cell)))
 }
 
-/// A cell's figures, in the order that keeps a sum from missing bytes.
+/// What is charged to one slot.
+pub(crate) fn charged_in(cell: &Cell) -> u64 {
+    let (settled, pending) = parts(cell);
+    settled.saturating_add(pending)
+}
+
+/// What a sum needs of a cell, in the order that keeps it from missing bytes: what is live or overhead,
+/// and what is pending.
+#[inline]
+fn parts(cell: &Cell) -> (u64, u64) {
+    let pending = cell.pending.load(Ordering::Acquire);
+    let live = cell.live.load(Ordering::Acquire);
+    let overhead = if cell.overhead_at.load(Ordering::Acquire) == 0 {
+        0
+    } else {
+        cell.overhead.load(Ordering::Acquire)
+    };
+    (live.saturating_add(overhead), pending)
+}
+
+/// All of a cell's figures, in the same order.
 pub(crate) fn read(cell: &Cell) -> CellView {
     // What the driver does not show is added before it is live and taken away after, so that `live`
-    // never has more of it than is told: hence a look on either side.
+    // never has more of it than is told: hence a look on either side. (A block that comes and goes
+    // between them is not told, for this one look.)
     let unseen = cell.live_unseen.load(Ordering::Acquire);
     let pending = cell.pending.load(Ordering::Acquire);
     let live = cell.live.load(Ordering::Acquire);

@@ -171,6 +171,8 @@ fn compile(build: &Build, sources: &Path, out: &Path, functions: &[Function]) ->
         .args(["-std=gnu11", "-O2", "-g1", "-fPIC", "-shared", "-pthread"])
         .args([
             "-fvisibility=hidden",
+            // What a test is called back for may throw.
+            "-fexceptions",
             "-fno-omit-frame-pointer",
             "-Wall",
             "-Wextra",

@@ -1,4 +1,4 @@
-//! Runs C programs with the library preloaded, on a stand-in runtime.
+//! Runs C programs with the library preloaded, on the builds of the stand-in runtime.
 //!
 //! Programs are compiled at test time with `cc`, once for each content of their sources; the library is
 //! built by cargo in the profile of the test, so that no stale one is ever tested.
@@ -6,8 +6,11 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     reason = "each test file uses a part of this"
 )]
+
+mod each;
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,7 +20,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 
+use hip_standin::Build;
 use hipflex_ledger::{Ledger, LedgerSnapshot, Place};
+
+pub(crate) use each::on_each_standin;
 
 pub const GIB: u64 = 1 << 30;
 pub const MIB: u64 = 1 << 20;
@@ -82,8 +88,8 @@ pub fn has_cpp() -> bool {
     Command::new("c++").arg("--version").output().is_ok()
 }
 
-/// Compiles `sources` of `tests/programs` (the first decides the name) into a file `name`, in a
-/// directory of its own that depends on what goes in, and returns that directory.
+/// Compiles `sources` of `tests/programs` into a file `name`, in a directory of its own that depends on what
+/// goes in (libraries that `arguments` name included), and returns that directory.
 fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     let mut hash = DefaultHasher::new();
@@ -91,6 +97,12 @@ fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
     for entry in fs::read_dir(&programs).unwrap() {
         let path = entry.unwrap().path();
         (path.file_name(), fs::read(&path).unwrap()).hash(&mut hash);
+    }
+    for library in arguments
+        .iter()
+        .filter(|argument| argument.starts_with('/'))
+    {
+        fs::read(library).unwrap().hash(&mut hash);
     }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{:016x}", hash.finish()));
     let file = directory.join(name);
@@ -121,79 +133,50 @@ fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
     directory
 }
 
-/// The directory of the stand-in runtime, `libamdhip64.so.6`.
-pub fn runtime() -> PathBuf {
-    stand_in(&[])
-}
-
-/// The directory of a stand-in of that name without the functions that came with ROCm 6.
-pub fn old_runtime() -> PathBuf {
-    stand_in(&["-DOLD"])
-}
-
-fn stand_in(arguments: &[&str]) -> PathBuf {
-    let shared = [
-        "-shared",
-        "-fPIC",
-        "-Wl,-soname,libamdhip64.so.6",
-        "-Wl,--version-script,runtime.map",
-    ];
-    compile(
-        "libamdhip64.so.6",
-        &["runtime.c"],
-        &[&shared, arguments].concat(),
-    )
-}
-
-/// A shared library made of one source, with the stand-in among its libraries if `on_hip`.
-pub fn shared_library(source: &str, on_hip: bool) -> PathBuf {
+/// A shared library made of one source, with these among its libraries.
+pub fn shared_library(source: &str, libraries: &[&Path]) -> PathBuf {
     let name = format!("lib{}.so", source.trim_end_matches(".c"));
     let soname = format!("-Wl,-soname,{name}");
-    let search = format!("-L{}", runtime().display());
-    let mut arguments = vec!["-shared", "-fPIC", soname.as_str()];
-    if on_hip {
-        arguments.extend([search.as_str(), "-Wl,--no-as-needed", "-l:libamdhip64.so.6"]);
-    }
-    compile(&name, &[source], &arguments).join(name)
+    let arguments = ["-shared", "-fPIC", &soname];
+    compile(&name, &[source], &with_libraries(&arguments, libraries)).join(name)
 }
 
 /// A program made of one source. `libraries` are linked to it, in this order.
 pub fn program(source: &str, arguments: &[&str], libraries: &[&Path]) -> PathBuf {
     let name = source.split('.').next().unwrap();
-    let libraries: Vec<_> = libraries
-        .iter()
-        .map(|path| path.to_str().unwrap())
-        .collect();
-    let all: Vec<&str> = arguments
-        .iter()
-        .copied()
+    compile(name, &[source], &with_libraries(arguments, libraries)).join(name)
+}
+
+fn with_libraries<'a>(arguments: &[&'a str], libraries: &[&'a Path]) -> Vec<&'a str> {
+    let libraries = libraries.iter().map(|path| path.to_str().unwrap());
+    let arguments = arguments.iter().copied();
+    arguments
         .chain(["-Wl,--no-as-needed"])
         .chain(libraries)
-        .collect();
-    compile(name, &[source], &all).join(name)
+        .collect()
 }
 
-/// The test client; `linked` to the stand-in or not at all.
-pub fn client(linked: bool) -> PathBuf {
-    if linked {
-        program(
-            "client.c",
-            &["-DLINKED"],
-            &[&runtime().join("libamdhip64.so.6")],
-        )
-    } else {
-        program("client.c", &[], &[])
-    }
+/// The test client: linked to a build of the runtime, or finding any by the name in HIP_RUNTIME.
+pub fn client(linked_to: Option<Build>, arguments: &[&str]) -> PathBuf {
+    let sources = ["client.c", "allocate.c", "find.c"];
+    let library = linked_to.map(Build::path);
+    let libraries: Vec<&Path> = library.as_deref().into_iter().collect();
+    let linked = library.iter().map(|_| "-DLINKED");
+    let arguments: Vec<&str> = arguments.iter().copied().chain(linked).collect();
+    compile("client", &sources, &with_libraries(&arguments, &libraries)).join("client")
 }
 
-/// A budget of its own: a directory for ledgers and logs, which goes away with this value.
+/// A budget of its own: a directory for ledgers and logs, which goes away with this value. Its programs run on
+/// one build of the runtime.
 pub struct Bench {
+    pub build: Build,
     pub directory: tempfile::TempDir,
 }
 
 impl Bench {
-    pub fn new() -> Self {
+    pub fn new(build: Build) -> Self {
         Self {
+            build,
             directory: tempfile::tempdir().unwrap(),
         }
     }
@@ -217,28 +200,58 @@ impl Bench {
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("FH_") {
+            let text = name.to_string_lossy();
+            if text.starts_with("FH_") || text.starts_with("HIP_") {
                 command.env_remove(name);
             }
         }
         command
             .env("LD_PRELOAD", library())
-            .env("LD_LIBRARY_PATH", runtime())
+            .env("LD_LIBRARY_PATH", self.build.directory())
+            .env("HIP_RUNTIME", self.build.soname())
             .env("FH_SHM_PATH", self.ledgers())
             .env("FH_LOG_PATH", self.log())
             .env("FH_VISIBLE_DEVICES", "0000:03:00.0");
         command
     }
 
+    /// A program made of one source and linked to the runtime, with the library preloaded.
+    pub fn linked(&self, source: &str, arguments: &[&str]) -> Command {
+        self.command(program(source, arguments, &[&self.build.path()]))
+    }
+
     /// The client under a limit, finding its functions in this `way`.
     pub fn client(&self, limit: &str, way: &str, commands: &[&str]) -> Command {
-        let mut command = self.command(client(way == "linked"));
+        let linked_to = (way == "linked").then_some(self.build);
+        let mut command = self.command(client(linked_to, &[]));
         command
             .env("FH_MEMORY_LIMIT", limit)
             .arg(way)
             .args(commands);
         command
     }
+}
+
+/// The client's questions for the properties of a device that this build can answer.
+pub fn properties_of(build: Build) -> &'static [&'static str] {
+    const ALL: [&str; 3] = ["props", "props0600", "props0000"];
+    if build.generation() >= 6 {
+        &ALL
+    } else {
+        &ALL[..1]
+    }
+}
+
+/// What one of these questions must print where the total is this one: everything else is as the runtime says it,
+/// which is asked without the library.
+pub fn properties(build: Build, question: &str, total: u64) -> String {
+    let bench = Bench::new(build);
+    let mut command = bench.client("unlimited", "linked", &[question]);
+    let native = lines(command.env_remove("LD_PRELOAD")).remove(0);
+    let start = format!("{question} = 0 total {BOARD}, others ");
+    let rest = native.strip_prefix(&start).expect(&native);
+    assert!(rest.ends_with(", 0 bytes around"), "{native}");
+    format!("{question} = 0 total {total}, others {rest}")
 }
 
 /// What a program printed. Fails the test if the program did not end with success.

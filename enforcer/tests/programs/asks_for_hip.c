@@ -2,11 +2,12 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int main(int argc, char **argv)
 {
-    void *runtime = dlopen("libamdhip64.so.6", RTLD_NOW);
+    void *runtime = dlopen(getenv("HIP_RUNTIME"), RTLD_NOW);
     setvbuf(stdout, NULL, _IONBF, 0);
     void *found = strcmp(argv[argc - 1], "dlvsym") ? dlsym(runtime, "hipMalloc")
                                                   : dlvsym(runtime, "hipMalloc", "hip_4.2");

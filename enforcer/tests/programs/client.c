@@ -3,7 +3,16 @@
  * client WAY COMMAND...
  * WAY: how the functions are found: linked (built with -DLINKED), dlsym, dlvsym, default, next, program.
  * Commands, with fields separated by colons:
- *   malloc:NAME:BYTES   malloc_nowhere:BYTES   free:NAME   free_inside:NAME   free_null   free_bogus
+ *   malloc:NAME:BYTES   ext:NAME:BYTES[:FLAGS]   managed:NAME:BYTES[:FLAGS]   async:NAME:BYTES[:STREAM]
+ *   from_pool:NAME:BYTES:POOL[:STREAM]   create:NAME:BYTES:DEVICE|host|null (hipMemCreate)
+ *   pitch:NAME:WIDTH:HEIGHT   mem_pitch:NAME:WIDTH:HEIGHT[:ELEMENT]   malloc3d:NAME:WIDTH:HEIGHT:DEPTH
+ *   array:NAME:BITS:WIDTH:HEIGHT   array3d:NAME:BITS:WIDTH:HEIGHT:DEPTH   (BITS: of the channels, 32.32.0.0)
+ *   array_create:NAME:FORMAT:WIDTH:HEIGHT   array3d_create:NAME:FORMAT:WIDTH:HEIGHT:DEPTH   (FORMAT: and
+ *   channels, 0x20.4)   mipmapped:NAME:BITS:WIDTH:HEIGHT:DEPTH:LEVELS   mipmapped_create:NAME:FORMAT:...
+ *   free:NAME   free_async:NAME[:STREAM]   release:NAME   free_array:NAME   array_destroy:NAME
+ *   free_mipmapped:NAME   mipmapped_destroy:NAME   stream:NAME   synchronize:STREAM
+ *   default_pool:NAME:DEVICE   pool:NAME:DEVICE   (more of these: allocate.c)
+ *   malloc_nowhere:BYTES   free_inside:NAME   free_null   free_bogus
  *   info   info:free   info:total   info:none   total   total_nowhere   props   props0600   props0000
  *   churn:N:MILLISECONDS:BYTES (threads that allocate up to BYTES and free)
  *   device:N   last   threads:N:TIMES:BYTES   say:TEXT   wait (for a line on stdin)
@@ -11,7 +20,6 @@
  *   end:HOW              how the program ends: exit (default), _exit, abort, self (exec of itself: info)
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -23,60 +31,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client.h"
+#include "hip.h"
+
 extern char **environ;
 static const char *self;
 
-#ifdef LINKED
-int hipMalloc(void **, size_t);
-int hipFree(void *);
-int hipMemGetInfo(size_t *, size_t *);
-int hipDeviceTotalMem(size_t *, int);
-int hipGetDeviceProperties(void *, int);
-int hipGetDevicePropertiesR0600(void *, int);
-int hipGetDevicePropertiesR0000(void *, int);
-int hipSetDevice(int);
-int hipGetLastError(void);
-#define FIND(name) name
-#else
-static const char *way;
-static void *library;
+enum { BLOCKS = 256 };
+static struct { char name[32]; void *pointer; } blocks[BLOCKS];
 
-static void *find(const char *name)
+void **block(const char *name)
 {
-    const char *version = strstr(name, "R0600") ? "hip_6.0" : "hip_4.2";
-    void *found = NULL;
-    if (!strcmp(way, "dlsym"))
-        found = dlsym(library, name);
-    else if (!strcmp(way, "dlvsym"))
-        found = dlvsym(library, name, version);
-    else if (!strcmp(way, "default"))
-        found = dlsym(RTLD_DEFAULT, name);
-    else if (!strcmp(way, "next"))
-        found = dlsym(RTLD_NEXT, name);
-    else if (!strcmp(way, "program"))
-        found = dlsym(dlopen(NULL, RTLD_NOW), name);
-    const char *error = dlerror();
-    if (error) {
-        printf("%s: %s\n", name, error);
-        exit(3);
-    }
-    return found;
-}
-#define FIND(name) find(#name)
-#endif
-
-static int (*Malloc)(void **, size_t);
-static int (*Free)(void *);
-static int (*MemGetInfo)(size_t *, size_t *);
-static int (*TotalMem)(size_t *, int);
-static int (*SetDevice)(int);
-static int (*LastError)(void);
-
-static struct { char name[32]; void *pointer; } blocks[64];
-
-static void **block(const char *name)
-{
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         if (!blocks[i].name[0])
             snprintf(blocks[i].name, sizeof blocks[i].name, "%s", name);
         if (!strcmp(blocks[i].name, name))
@@ -85,20 +51,43 @@ static void **block(const char *name)
     abort();
 }
 
+char *next(char **fields)
+{
+    return strsep(fields, ":");
+}
+
+size_t number_or(char **fields, size_t otherwise)
+{
+    char *field = next(fields);
+    return field ? strtoull(field, NULL, 0) : otherwise;
+}
+
+size_t number(char **fields)
+{
+    if (!*fields) {
+        puts("a number is missing");
+        exit(2);
+    }
+    return number_or(fields, 0);
+}
+
+/* Prints the total, a sum over all other bytes of the structure, and whether bytes around it were written. */
 static void properties(const char *name, int (*get)(void *, int), size_t size, size_t total_at)
 {
     static unsigned char buffer[8192];
     memset(buffer, 0xa5, sizeof buffer);
     int error = get(buffer + 2048, 0);
-    size_t total, touched = 0;
+    size_t total, around = 0;
+    uint64_t sum = 14695981039346656037u; /* FNV-1a */
     memcpy(&total, buffer + 2048 + total_at, sizeof total);
     for (size_t i = 0; i < sizeof buffer; i++) {
         int inside = i >= 2048 && i < 2048 + size;
         int in_total = i >= 2048 + total_at && i < 2048 + total_at + 8;
-        int expected = !inside ? 0xa5 : i < 2048 + 9 ? "Fake GPU"[i - 2048] : 0x77;
-        touched += !in_total && buffer[i] != expected;
+        around += !inside && buffer[i] != 0xa5;
+        if (inside && !in_total)
+            sum = (sum ^ buffer[i]) * 1099511628211u;
     }
-    printf("%s = %d total %zu, %zu other bytes differ\n", name, error, total, touched);
+    printf("%s = %d total %zu, others %016lx, %zu bytes around\n", name, error, total, sum, around);
 }
 
 static pthread_barrier_t barrier;
@@ -110,7 +99,7 @@ static void *thread(void *count)
     pthread_barrier_wait(&barrier);
     for (long i = 0; i < times; i++) {
         void *pointer;
-        successes += Malloc(&pointer, (size_t)bytes) == 0;
+        successes += HIP(hipMalloc)(&pointer, (size_t)bytes) == 0;
     }
     *(long *)count = successes;
     return NULL;
@@ -127,10 +116,10 @@ static void *churn(void *seed)
         int n = 0;
         for (int i = 0; i < 4; i++) {
             size_t size = 1 + rand_r(&state) % (size_t)bytes;
-            n += Malloc(&held[n], size) == 0;
+            n += HIP(hipMalloc)(&held[n], size) == 0;
         }
         while (n)
-            failures += Free(held[--n]) != 0;
+            failures += HIP(hipFree)(held[--n]) != 0;
         clock_gettime(CLOCK_MONOTONIC, &now);
     } while ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 < times);
     return (void *)failures;
@@ -217,45 +206,35 @@ static void command(char *text)
     char *fields = text, *name = strsep(&fields, ":");
     size_t f = 7, t = 7;
     int error;
-    if (!strcmp(name, "malloc")) {
-        char *which = strsep(&fields, ":");
-        void **place = block(which);
-        *place = (void *)0x1234;
-        error = Malloc(place, strtoull(fields, NULL, 0));
-        printf("malloc %s = %d%s\n", which, error,
-               *place == (void *)0x1234 ? " untouched" : *place ? "" : " null");
-    } else if (!strcmp(name, "malloc_nowhere")) {
-        printf("malloc nowhere = %d\n", Malloc(NULL, strtoull(fields, NULL, 0)));
-    } else if (!strcmp(name, "free")) {
-        printf("free %s = ", fields);
-        printf("%d\n", Free(*block(fields)));
+    if (!strcmp(name, "malloc_nowhere")) {
+        printf("malloc nowhere = %d\n", HIP(hipMalloc)(NULL, strtoull(fields, NULL, 0)));
     } else if (!strcmp(name, "free_inside")) {
         printf("free inside %s = ", fields);
-        printf("%d\n", Free((char *)*block(fields) + 64));
+        printf("%d\n", HIP(hipFree)((char *)*block(fields) + 64));
     } else if (!strcmp(name, "free_null")) {
-        printf("free null = %d\n", Free(NULL));
+        printf("free null = %d\n", HIP(hipFree)(NULL));
     } else if (!strcmp(name, "free_bogus")) {
-        printf("free bogus = %d\n", Free((void *)0x1234000));
+        printf("free bogus = %d\n", HIP(hipFree)((void *)0x1234000));
     } else if (!strcmp(name, "info")) {
         int want_free = !fields || !strcmp(fields, "free");
         int want_total = !fields || !strcmp(fields, "total");
-        error = MemGetInfo(want_free ? &f : NULL, want_total ? &t : NULL);
+        error = HIP(hipMemGetInfo)(want_free ? &f : NULL, want_total ? &t : NULL);
         printf("info = %d free %zu total %zu\n", error, f, t);
     } else if (!strcmp(name, "total")) {
-        error = TotalMem(&t, 0);
+        error = HIP(hipDeviceTotalMem)(&t, 0);
         printf("total = %d %zu\n", error, t);
     } else if (!strcmp(name, "total_nowhere")) {
-        printf("total nowhere = %d\n", TotalMem(NULL, 0));
+        printf("total nowhere = %d\n", HIP(hipDeviceTotalMem)(NULL, 0));
     } else if (!strcmp(name, "props")) {
-        properties(name, FIND(hipGetDeviceProperties), 792, 256);
+        properties(name, HIP(hipGetDeviceProperties), 792, 256);
     } else if (!strcmp(name, "props0600")) {
-        properties(name, FIND(hipGetDevicePropertiesR0600), 1472, 288);
+        properties(name, HIP(hipGetDevicePropertiesR0600), 1472, 288);
     } else if (!strcmp(name, "props0000")) {
-        properties(name, FIND(hipGetDevicePropertiesR0000), 792, 256);
+        properties(name, HIP(hipGetDevicePropertiesR0000), 792, 256);
     } else if (!strcmp(name, "device")) {
-        printf("device = %d\n", SetDevice(atoi(fields)));
+        printf("device = %d\n", HIP(hipSetDevice)(atoi(fields)));
     } else if (!strcmp(name, "last")) {
-        printf("last = %d\n", LastError());
+        printf("last = %d\n", HIP(hipGetLastError)());
     } else if (!strcmp(name, "threads")) {
         int n = atoi(strsep(&fields, ":"));
         times = atol(strsep(&fields, ":"));
@@ -276,7 +255,7 @@ static void command(char *text)
         child(fields);
     } else if (!strcmp(name, "end")) {
         end(fields);
-    } else {
+    } else if (!allocate(name, fields)) {
         printf("no such command: %s\n", name);
         exit(2);
     }
@@ -288,21 +267,7 @@ int main(int argc, char **argv)
     if (argc < 2)
         return 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
-#ifndef LINKED
-    way = argv[1];
-    int flags = strcmp(way, "dlsym") && strcmp(way, "dlvsym") ? RTLD_GLOBAL : RTLD_LOCAL;
-    library = dlopen("libamdhip64.so.6", RTLD_NOW | flags);
-    if (!library) {
-        printf("%s\n", dlerror());
-        return 3;
-    }
-#endif
-    Malloc = FIND(hipMalloc);
-    Free = FIND(hipFree);
-    MemGetInfo = FIND(hipMemGetInfo);
-    TotalMem = FIND(hipDeviceTotalMem);
-    SetDevice = FIND(hipSetDevice);
-    LastError = FIND(hipGetLastError);
+    find_functions(argv[1]);
     for (int i = 2; i < argc; i++)
         command(argv[i]);
     return 0;

@@ -1,9 +1,9 @@
-/* What may happen while a call is inside of the runtime. The stand-in calls `inside`, and that, as told by the
- * argument:
+/* What may happen while a call is inside of the runtime. The stand-in calls `inside` (rules `call` and `call-after`),
+ * and that, as told by the argument:
  *   jumps   leaves the call for good, as a signal handler does with siglongjmp
  *   calls   makes a call of its own, as a tool does that the runtime calls back
- *   again   lets another thread allocate while the block is being freed (FAKE_SAME_ADDRESS: it gets the same
- *           address, and FAKE_FAIL_FREE: the block is not freed)
+ *   again   lets another thread allocate when the block has been freed and the call has not returned: it gets the
+ *           same address
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -13,6 +13,7 @@
 int hipMalloc(void **, size_t);
 int hipFree(void *);
 int hipMemGetInfo(size_t *, size_t *);
+void hip_standin_on_call(void (*)(const char *));
 
 #define GIB (1UL << 30)
 
@@ -25,7 +26,7 @@ static void *allocate(void *out)
     return NULL;
 }
 
-void inside(const char *function)
+static void inside(const char *function)
 {
     void *out;
     pthread_t thread;
@@ -65,6 +66,7 @@ int main(int argc, char **argv)
     void *pointer = NULL;
     how = argv[argc - 1];
     setvbuf(stdout, NULL, _IONBF, 0);
+    hip_standin_on_call(inside);
     info();
     leaves = "hipMalloc";
     if (!strcmp(how, "again"))

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef LINKED
@@ -29,7 +30,7 @@ int main(void)
     static const char *const names[] = {
         "puts", "dlsym", "no_such_function", "hip", "hipNoSuchFunction", "hipGetDevice", "hipSetDevice", "hipMallo", "hipMallocX", "",
     };
-    void *runtime = dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_LOCAL);
+    void *runtime = dlopen(getenv("HIP_RUNTIME"), RTLD_NOW | RTLD_LOCAL);
     void *libc = dlopen("libc.so.6", RTLD_NOW);
     void *program = dlopen(NULL, RTLD_NOW);
     /* A successful look-up leaves no error behind. */

@@ -4,10 +4,11 @@
 
 extern "C" int hipMalloc(void **, size_t);
 extern "C" int hipMemGetInfo(size_t *, size_t *);
+extern "C" void hip_standin_on_call(void (*)(const char *));
 
 static bool throws = true;
 
-extern "C" void inside(const char *)
+static void inside(const char *)
 {
     if (throws) {
         throws = false;
@@ -19,6 +20,7 @@ int main()
 {
     void *out;
     size_t available, total;
+    hip_standin_on_call(inside);
     try {
         hipMalloc(&out, 1UL << 30);
     } catch (int) {

@@ -9,7 +9,7 @@ int hipMalloc(void **out, size_t bytes)
 {
     static int (*next)(void **, size_t);
     if (!next) {
-        void *from = getenv("WRAPPER_BY_HANDLE") ? dlopen("libamdhip64.so.6", RTLD_NOW) : RTLD_NEXT;
+        void *from = getenv("WRAPPER_BY_HANDLE") ? dlopen(getenv("HIP_RUNTIME"), RTLD_NOW) : RTLD_NEXT;
         next = (int (*)(void **, size_t))dlsym(from, "hipMalloc");
     }
     fputs("wrapper: hipMalloc\n", stderr);

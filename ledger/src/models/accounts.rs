@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64 as Plain, Ordering::SeqCst};
 use loom::thread;
 
 use super::{MOST, explore};
-use crate::account::{Account, Refusal};
+use crate::account::{self, Account, Refusal};
 use crate::layout::Cell;
 use crate::limit::Limit;
 use crate::slot::{Claim, State};
@@ -204,4 +204,84 @@ fn a_sum_reaches_a_slot_that_has_just_been_claimed() {
         assert!(granted != [true, true]);
         cells.settled();
     });
+}
+
+/// Fails if forgetting clears the figure, or if the figure is told after the time that makes it known.
+#[test]
+fn an_overhead_is_one_that_was_told_or_none() {
+    explore(None, || {
+        let cells = Cells::<2>::new();
+        let teller = {
+            let cells = cells.clone();
+            thread::spawn(move || {
+                let account = cells.account(1);
+                account.set_overhead(3, 1);
+                account.forget_overhead();
+                account.set_overhead(2, 2);
+            })
+        };
+        let seen = account::read(&cells.cells[1]).overhead;
+        assert!(matches!(seen, None | Some(2 | 3)), "{seen:?}");
+        let charged = cells.account(0).totals().others;
+        assert!(matches!(charged, 0 | 2 | 3), "{charged}");
+        teller.join().unwrap();
+        assert_eq!(account::read(&cells.cells[1]).overhead, Some(2));
+        assert_eq!(cells.account(0).totals().charged(), 2);
+    });
+}
+
+/// Two threads of one process, one of which measures anew while the other gives up. Fails if forgetting
+/// clears the figure.
+#[test]
+fn an_overhead_that_is_told_and_forgotten_at_once_is_known_or_not() {
+    explore(None, || {
+        let cells = Cells::<1>::new();
+        cells.account(0).set_overhead(3, 1);
+        let forgetting = {
+            let cells = cells.clone();
+            thread::spawn(move || cells.account(0).forget_overhead())
+        };
+        cells.account(0).set_overhead(2, 2);
+        forgetting.join().unwrap();
+        let seen = account::read(&cells.cells[0]).overhead;
+        assert!(matches!(seen, None | Some(2)), "{seen:?}");
+        let charged = cells.account(0).totals().charged();
+        assert_eq!(charged, seen.unwrap_or(0));
+    });
+}
+
+/// Whoever compares with the driver's counter never expects managed memory in it. Fails if committing
+/// tells after it has booked, releasing before, or a reader looks on one side only.
+#[test]
+fn managed_memory_is_never_taken_for_memory_that_the_driver_shows() {
+    for release in [false, true] {
+        explore(None, move || {
+            let cells = Cells::<1>::new();
+            let account = cells.account(0);
+            account.try_reserve(4, LIMIT).unwrap();
+            let book = |cells: &Cells<1>| {
+                cells.account(0).add_unseen(4);
+                assert_eq!(cells.account(0).commit(4, 4), 0);
+            };
+            if release {
+                book(&cells);
+            }
+            let reader = {
+                let cells = cells.clone();
+                thread::spawn(move || {
+                    let seen = account::read(&cells.cells[0]);
+                    assert!(seen.live <= seen.live_unseen, "{seen:?}");
+                })
+            };
+            if release {
+                assert_eq!(cells.account(0).release(4), 0);
+                assert_eq!(cells.account(0).release_unseen(4), 0);
+            } else {
+                book(&cells);
+            }
+            reader.join().unwrap();
+            let seen = account::read(&cells.cells[0]);
+            assert_eq!(seen.live, seen.live_unseen);
+        });
+    }
 }

@@ -12,6 +12,7 @@ use super::kernel::Kernel;
 use super::world::{World, allocate, free};
 use super::{MOST, explore};
 use crate::fault::FaultPoint;
+use crate::kind::Kind;
 use crate::member::Member;
 use crate::slot::State;
 
@@ -90,6 +91,36 @@ fn while_it_joins_books_and_leaves() {
         FaultPoint::ReleaseSettled,
         FaultPoint::LeaveClearing,
         FaultPoint::LeaveFreed,
+    ] {
+        assert!(points.contains(&point), "{point:?}");
+    }
+}
+
+#[test]
+fn while_it_books_managed_memory_and_tells_its_overhead() {
+    let points = kill_everywhere(
+        2,
+        |_| {},
+        |world| {
+            let member = world.join().unwrap();
+            if let Ok(reservation) = member.reserve_as(Kind::Managed, 0, 6) {
+                Kernel::current().give(6);
+                member.commit(reservation, 6);
+                Kernel::current().take_back(6);
+                member.release_as(Kind::Managed, 0, 6);
+            }
+            member.set_overhead(0, 1);
+            member.forget_overhead(0);
+        },
+        go_on,
+    );
+    for point in [
+        FaultPoint::CommitUnseen,
+        FaultPoint::ReleaseSettled,
+        FaultPoint::ReleaseUnseen,
+        FaultPoint::OverheadStored,
+        FaultPoint::OverheadKnown,
+        FaultPoint::OverheadForgotten,
     ] {
         assert!(points.contains(&point), "{point:?}");
     }

@@ -61,7 +61,7 @@ pub struct Board {
 
 /// One process of a budget.
 pub struct Process {
-    /// Its PID on the host.
+    /// Its PID on the host; 0: not known.
     pub pid: u32,
     /// What it has allocated, in bytes.
     pub booked: u64,
@@ -153,7 +153,8 @@ fn budget(value: &Value) -> Result<Budget> {
 
 fn process(value: &Value) -> Result<Process> {
     Ok(Process {
-        pid: number(value, "pid")?.try_into()?,
+        // One that ends in another namespace has none any more.
+        pid: value["pid"].as_u64().unwrap_or(0).try_into()?,
         booked: number(&value["gpus"][0], "booked_bytes")?,
         allocations: number(value, "allocations")?,
         frees: number(value, "frees")?,

@@ -95,9 +95,11 @@ static bool is_alive(struct account_process *process)
 /* What a dead process held goes back to the device. Its record stays, to be read. */
 static void reap(int device)
 {
+    int cancellation = no_cancellation();
     for (uint64_t i = 0; i < account->high_water; i++)
         if (account->taken[device][i] && &account->process[i] != own && !is_alive(&account->process[i]))
             account->taken[device][i] = 0;
+    allow_cancellation(cancellation);
 }
 
 static void retire(struct account_process *process)

@@ -79,6 +79,21 @@ static void kill_process(void)
         pause();
 }
 
+static void (*_Atomic told)(const char *name);
+
+void set_told(void (*function)(const char *name))
+{
+    atomic_store(&told, function);
+}
+
+/* It may do what it likes: make calls, jump away, throw. */
+static void tell(int function)
+{
+    void (*program)(const char *) = atomic_load(&told);
+    if (program)
+        program(names[function]);
+}
+
 static bool works_without_device(int function)
 {
     return function == FUNCTION_hipGetDeviceCount || function == FUNCTION_hipRuntimeGetVersion ||
@@ -89,7 +104,8 @@ bool call_begin(struct call *call, int function, void *first_output, hipError_t 
 {
     standin_initialise();
     call->function = function;
-    call->kill_after = false;
+    call->kill_after = call->tell_after = false;
+    call->error_after = hipSuccess;
     account_call(function);
     *error = hipSuccess;
     bool go_on = true;
@@ -108,6 +124,16 @@ bool call_begin(struct call *call, int function, void *first_output, hipError_t 
             break;
         case ActionKillAfter:
             call->kill_after = true;
+            break;
+        case ActionCall:
+            tell(function);
+            break;
+        case ActionCallAfter:
+            call->tell_after = true;
+            break;
+        case ActionErrorAfter:
+            if (call->error_after == hipSuccess)
+                call->error_after = (hipError_t)rule->value;
             break;
         case ActionNull:
             if (first_output)
@@ -129,6 +155,10 @@ bool call_begin(struct call *call, int function, void *first_output, hipError_t 
 
 hipError_t call_end(struct call *call, hipError_t error)
 {
+    if (call->tell_after)
+        tell(call->function);
+    if (error == hipSuccess)
+        error = call->error_after;
     if (error != hipSuccess) {
         account_error(call->function);
         if (error != hipErrorNotReady)

@@ -59,7 +59,8 @@ static bool parse_duration(const char **text, uint64_t *nanoseconds)
     return false;
 }
 
-/* NAME[@WHICH]=ACTION. WHICH: 3, 3+, 3-5 or %10; ACTION: an error's number, null, kill, kill-after, wait:DURATION. */
+/* NAME[@WHICH]=ACTION. WHICH: 3, 3+, 3-5 or %10; ACTION: an error's number, with -after or without;
+ * null, kill, kill-after, call, call-after, wait:DURATION. */
 static bool parse_rule(const char **text, struct rule *rule)
 {
     size_t length = strcspn(*text, "@=");
@@ -96,7 +97,11 @@ static bool parse_rule(const char **text, struct rule *rule)
     static const struct {
         const char *name;
         enum action action;
-    } actions[] = {{"null", ActionNull}, {"kill-after", ActionKillAfter}, {"kill", ActionKill}};
+    } actions[] = {{"null", ActionNull},
+                   {"kill-after", ActionKillAfter},
+                   {"kill", ActionKill},
+                   {"call-after", ActionCallAfter},
+                   {"call", ActionCall}};
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
         size_t size = strlen(actions[i].name);
         if (strncmp(*text, actions[i].name, size) == 0) {
@@ -110,8 +115,14 @@ static bool parse_rule(const char **text, struct rule *rule)
         rule->action = ActionWait;
         return parse_duration(text, &rule->value);
     }
+    if (!parse_number(text, &rule->value) || rule->value == 0 || rule->value >= 10000)
+        return false;
     rule->action = ActionError;
-    return parse_number(text, &rule->value) && rule->value != 0 && rule->value < 10000;
+    if (strncmp(*text, "-after", 6) == 0) {
+        *text += 6;
+        rule->action = ActionErrorAfter;
+    }
+    return true;
 }
 
 static bool set_rules(const char *text)

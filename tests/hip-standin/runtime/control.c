@@ -8,6 +8,18 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_bool ready;
 
+int no_cancellation(void)
+{
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+
+void allow_cancellation(int before)
+{
+    pthread_setcancelstate(before, &before);
+}
+
 static void before_fork(void)
 {
     pthread_mutex_lock(&lock);
@@ -31,6 +43,7 @@ static void after_fork_in_child(void)
 
 static void start(void)
 {
+    int cancellation = no_cancellation();
     config_read();
     uint64_t vram = (uint64_t)64 << 30;
     const char *text = getenv("HIP_STANDIN_VRAM");
@@ -44,6 +57,7 @@ static void start(void)
     account_open(getenv("HIP_STANDIN_ACCOUNT"));
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
     atomic_store_explicit(&ready, true, memory_order_release);
+    allow_cancellation(cancellation);
 }
 
 void standin_initialise(void)
@@ -59,6 +73,12 @@ int hip_standin_set(const char *name, const char *value)
 {
     standin_initialise();
     return config_set(name, value) ? 0 : 1;
+}
+
+/* The function that the rules `call` and `call-after` call, with the name of the HIP function; NULL: none. */
+void hip_standin_on_call(void (*function)(const char *name))
+{
+    set_told(function);
 }
 
 /* VRAM that this process holds on a HIP ordinal. */

@@ -72,13 +72,16 @@ enum {
 
 struct call {
     int function;
-    bool kill_after;
+    bool kill_after, tell_after;
+    hipError_t error_after; /* what a success becomes */
 };
 /* Counts the call and applies the rules. True: go on; false: the call's result is *error already. */
 bool call_begin(struct call *call, int function, void *first_output, hipError_t *error);
 /* Records the result. */
 hipError_t call_end(struct call *call, hipError_t error);
 void poison(void *output, size_t bytes);
+/* The program's function for the rules `call` and `call-after`; NULL: none. */
+void set_told(void (*told)(const char *name));
 /* The number of a function of this name, or -1. */
 int function_by_name(const char *name, size_t length);
 const char *function_name(int function);
@@ -86,7 +89,7 @@ const char *function_name(int function);
 /* ---- config.c: what the environment says, and hip_standin_set ---------------------------------- */
 
 enum which { WhichAll, WhichRange, WhichEvery };
-enum action { ActionError, ActionNull, ActionKill, ActionKillAfter, ActionWait };
+enum action { ActionError, ActionErrorAfter, ActionNull, ActionKill, ActionKillAfter, ActionCall, ActionCallAfter, ActionWait };
 
 struct rule {
     int function; /* -1: all */
@@ -211,3 +214,6 @@ void pools_after_fork(void);
 void virtual_after_fork(void);
 
 void standin_initialise(void);
+/* Files are read only between these two: the only cancellation points are those that rules ask for. */
+int no_cancellation(void);
+void allow_cancellation(int before);

@@ -2,10 +2,11 @@
 
 mod common;
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::{Duration, Instant};
 
-use common::{Instance, MIB, SUCCESS, UNTOUCHED, call};
+use common::{GIB, Instance, MIB, SUCCESS, UNTOUCHED, call};
 use hip_standin::{Build, Settings};
 
 #[test]
@@ -37,6 +38,57 @@ fn a_failed_free_leaves_the_memory() {
         hip.set("RULES", "hipFree@1=1");
         assert_eq!((hip.free(a), hip.live(0), hip.bad_frees()), (1, MIB, 0));
         assert_eq!((hip.free(a), hip.live(0)), (SUCCESS, 0));
+    }
+}
+
+/// What happens to a caller that is told of a failure when the work was done.
+#[test]
+fn an_error_after_the_work_leaves_the_work_done() {
+    for build in Build::ALL {
+        let hip = Instance::with(build, &Settings::new().rules("hipFree@1=1-after"), &[]);
+        let a = hip.malloc(MIB).unwrap();
+        assert_eq!((hip.free(a), hip.live(0), hip.errors("hipFree")), (1, 0, 1));
+        // A failure of its own keeps its number.
+        hip.set("RULES", "hipFree=999-after,hipMalloc=2-after");
+        assert_eq!((hip.free(a), hip.last_error()), (1, 1));
+        let mut pointer = UNTOUCHED;
+        let error = call!(&hip, hipMalloc(&raw mut pointer => *mut *mut c_void, MIB => usize));
+        assert_eq!((error, hip.live(0)), (2, MIB));
+        assert_ne!(pointer, UNTOUCHED);
+    }
+}
+
+thread_local! {
+    /// What the program's own function was called with.
+    static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+extern "C" fn told(name: *const c_char) {
+    // SAFETY: the stand-in gives the name of one of its functions.
+    let name = unsafe { CStr::from_ptr(name) };
+    TOLD.with_borrow_mut(|told| told.push(name.to_str().unwrap().to_owned()));
+}
+
+#[test]
+fn the_program_is_called_before_or_after_the_work() {
+    type Told = extern "C" fn(*const c_char);
+    for build in Build::ALL {
+        let rules = "hipMalloc=call,hipFree@2=call-after";
+        let hip = Instance::with(build, &Settings::new().rules(rules), &[]);
+        // Without a function nothing is called.
+        let a = hip.malloc(MIB).unwrap();
+        // SAFETY: control.c has this signature.
+        let on_call: unsafe extern "C" fn(Option<Told>) =
+            unsafe { hip.function("hip_standin_on_call") };
+        // SAFETY: the function is there as long as this test.
+        unsafe { on_call(Some(told)) };
+        let b = hip.malloc(MIB).unwrap();
+        assert_eq!((hip.free(a), hip.free(b), hip.live(0)), (0, 0, 0));
+        assert_eq!(TOLD.take(), ["hipMalloc", "hipFree"], "{build}");
+        // SAFETY: as above.
+        unsafe { on_call(None) };
+        hip.malloc(MIB).unwrap();
+        assert!(TOLD.take().is_empty());
     }
 }
 
@@ -137,6 +189,35 @@ fn calls_can_be_slow() {
     }
 }
 
+unsafe extern "C" {
+    safe fn pthread_self() -> libc::pthread_t;
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+const CANCEL_DISABLE: c_int = 1;
+
+/// The first call reads files, and so does one that looks for processes that died.
+#[test]
+fn calls_are_no_cancellation_points() {
+    for build in Build::ALL {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = Settings::new().account(&directory.path().join("account"));
+        let results = std::thread::spawn(move || {
+            let hip = Instance::with_first_call(build, &settings, || {
+                // SAFETY: nothing here, nor in the stand-in, is left by the cancellation if the test passes;
+                // if not, the process ends.
+                unsafe { pthread_cancel(pthread_self()) };
+            });
+            let results = (hip.malloc(MIB).is_ok(), hip.info().0);
+            let mut before = -1;
+            // SAFETY: a place for the former state.
+            unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
+            (results, before)
+        });
+        assert_eq!(results.join().unwrap(), ((true, 64 * GIB - MIB), 0));
+    }
+}
+
 #[test]
 fn rules_that_are_not_understood_are_refused() {
     let hip = Instance::new(Build::Six);
@@ -149,6 +230,9 @@ fn rules_that_are_not_understood_are_refused() {
         "hipMalloc=wait:5",
         "hipMalloc=0",
         "hipMalloc=1x",
+        "hipMalloc=0-after",
+        "hipMalloc=1-before",
+        "hipMalloc=calls",
         "hipMalloc@%0=1",
     ] {
         let (name, value) = (c"RULES", std::ffi::CString::new(rule).unwrap());

@@ -98,6 +98,20 @@ impl Instance {
 
     /// `others`: further variables, such as HIP_VISIBLE_DEVICES.
     pub fn with(build: Build, settings: &Settings, others: &[(&str, &str)]) -> Self {
+        Self::load(build, settings, others, || ())
+    }
+
+    /// `before`: what happens before the first call of the stand-in.
+    pub fn with_first_call(build: Build, settings: &Settings, before: impl FnOnce()) -> Self {
+        Self::load(build, settings, &[], before)
+    }
+
+    fn load(
+        build: Build,
+        settings: &Settings,
+        others: &[(&str, &str)],
+        before: impl FnOnce(),
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         // Another file is another library to the linker.
         let copy = directory.path().join(build.soname());
@@ -122,6 +136,7 @@ impl Instance {
                 path: copy,
                 _directory: directory,
             };
+            before();
             instance.bad_frees();
             for (name, _) in &variables {
                 env::remove_var(name);

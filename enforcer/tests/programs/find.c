@@ -1,0 +1,70 @@
+/* How the client finds HIP's functions: linked (built with -DLINKED), or by one of several sorts of look-up in the
+ * library that HIP_RUNTIME names. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hip.h"
+
+struct hip hip;
+
+void missing(const char *name)
+{
+    printf("no %s\n", name);
+    exit(3);
+}
+
+#ifdef LINKED
+
+/* Weak: not every runtime has all of them. */
+#define F(name, version, parameters) __attribute__((weak)) int name parameters;
+HIP_FUNCTIONS(F)
+#undef F
+
+void find_functions(const char *way)
+{
+    if (strcmp(way, "linked"))
+        exit(2);
+#define F(name, version, parameters) hip.name = name;
+    HIP_FUNCTIONS(F)
+#undef F
+}
+
+#else
+
+static const char *way;
+static void *library;
+
+static void *find(const char *name, const char *version)
+{
+    if (!strcmp(way, "dlsym"))
+        return dlsym(library, name);
+    if (!strcmp(way, "dlvsym"))
+        return dlvsym(library, name, version);
+    if (!strcmp(way, "default"))
+        return dlsym(RTLD_DEFAULT, name);
+    if (!strcmp(way, "next"))
+        return dlsym(RTLD_NEXT, name);
+    if (!strcmp(way, "program"))
+        return dlsym(dlopen(NULL, RTLD_NOW), name);
+    exit(2);
+}
+
+void find_functions(const char *the_way)
+{
+    way = the_way;
+    const char *runtime = getenv("HIP_RUNTIME");
+    int flags = strcmp(way, "dlsym") && strcmp(way, "dlvsym") ? RTLD_GLOBAL : RTLD_LOCAL;
+    library = runtime ? dlopen(runtime, RTLD_NOW | flags) : NULL;
+    if (!library) {
+        printf("HIP_RUNTIME: %s\n", runtime ? dlerror() : "not set");
+        exit(3);
+    }
+#define F(name, version, parameters) hip.name = find(#name, version);
+    HIP_FUNCTIONS(F)
+#undef F
+}
+
+#endif
