@@ -41,9 +41,74 @@ typedef struct {
 } hipMemAllocationProp;
 typedef struct { hipMemLocation location; int flags; } hipMemAccessDesc; // flags 3: read and write
 typedef struct { char reserved[64]; } hipIpcMemHandle_t;
+typedef void *hipMipmappedArray_t;
+typedef void *hipMemPool_t;
+typedef void *hipGraph_t;
+typedef void *hipGraphExec_t;
+// Formats: 1 and 8 have a byte a channel; 2, 9 and 16 two; 3, 10 and 32 four.
+typedef struct { size_t width, height; unsigned format, channels; } HIP_ARRAY_DESCRIPTOR;
+typedef struct { size_t width, height, depth; unsigned format, channels, flags; } HIP_ARRAY3D_DESCRIPTOR;
+typedef struct {
+  int allocation_type; // 1: pinned
+  int handle_types;    // 0: not shareable
+  hipMemLocation location;
+  void *win32_security_attributes;
+  char reserved[64]; // since 6.0 the first 8 bytes are the largest size, 0: no bound
+} hipMemPoolProps;
+typedef struct {
+  int type, device;
+  void *device_pointer, *host_pointer;
+  int managed;
+  unsigned flags;
+} hipPointerAttribute_t;
 
 // return type, name, parameters
+#define HIP_MEMORY_FUNCTIONS(F)                                                                     \
+  F(hipError_t, hipExtMallocWithFlags, (void **pointer, size_t bytes, unsigned flags))             \
+  F(hipError_t, hipMallocFromPoolAsync,                                                            \
+    (void **pointer, size_t bytes, hipMemPool_t pool, hipStream_t stream))                         \
+  F(hipError_t, hipMemAllocPitch,                                                                  \
+    (void **pointer, size_t *pitch, size_t width, size_t height, unsigned element))                \
+  F(hipError_t, hipMalloc3DArray,                                                                  \
+    (hipArray_t * array, const hipChannelFormatDesc *format, hipExtent extent, unsigned flags))    \
+  F(hipError_t, hipArrayCreate, (hipArray_t * array, const HIP_ARRAY_DESCRIPTOR *descriptor))      \
+  F(hipError_t, hipArray3DCreate, (hipArray_t * array, const HIP_ARRAY3D_DESCRIPTOR *descriptor))  \
+  F(hipError_t, hipMallocMipmappedArray,                                                           \
+    (hipMipmappedArray_t * array, const hipChannelFormatDesc *format, hipExtent extent,            \
+     unsigned levels, unsigned flags))                                                             \
+  F(hipError_t, hipMipmappedArrayCreate,                                                           \
+    (hipMipmappedArray_t * array, HIP_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels))            \
+  F(hipError_t, hipArrayDestroy, (hipArray_t array))                                               \
+  F(hipError_t, hipFreeMipmappedArray, (hipMipmappedArray_t array))                                \
+  F(hipError_t, hipMipmappedArrayDestroy, (hipMipmappedArray_t array))                             \
+  F(hipError_t, hipMemRetainAllocationHandle,                                                      \
+    (hipMemGenericAllocationHandle_t * handle, void *pointer))                                     \
+  F(hipError_t, hipDeviceGetDefaultMemPool, (hipMemPool_t * pool, int device))                     \
+  F(hipError_t, hipDeviceGetMemPool, (hipMemPool_t * pool, int device))                            \
+  F(hipError_t, hipDeviceSetMemPool, (int device, hipMemPool_t pool))                              \
+  F(hipError_t, hipMemPoolCreate, (hipMemPool_t * pool, const hipMemPoolProps *properties))        \
+  F(hipError_t, hipMemPoolDestroy, (hipMemPool_t pool))                                            \
+  F(hipError_t, hipMemPoolTrimTo, (hipMemPool_t pool, size_t keep))                                \
+  F(hipError_t, hipMemPoolGetAttribute, (hipMemPool_t pool, int attribute, void *value))           \
+  F(hipError_t, hipMemPoolSetAttribute, (hipMemPool_t pool, int attribute, void *value))           \
+  F(hipError_t, hipStreamGetDevice, (hipStream_t stream, int *device))                             \
+  F(hipError_t, hipStreamIsCapturing, (hipStream_t stream, int *status))                           \
+  F(hipError_t, hipStreamBeginCapture, (hipStream_t stream, int mode))                             \
+  F(hipError_t, hipStreamEndCapture, (hipStream_t stream, hipGraph_t * graph))                     \
+  F(hipError_t, hipGraphInstantiate,                                                               \
+    (hipGraphExec_t * made, hipGraph_t graph, void **node, char *log, size_t bytes))               \
+  F(hipError_t, hipGraphLaunch, (hipGraphExec_t graph, hipStream_t stream))                        \
+  F(hipError_t, hipGraphExecDestroy, (hipGraphExec_t graph))                                       \
+  F(hipError_t, hipGraphDestroy, (hipGraph_t graph))                                               \
+  F(hipError_t, hipGetDevice, (int *device))                                                       \
+  F(hipError_t, hipDeviceReset, (void))                                                            \
+  F(hipError_t, hipDevicePrimaryCtxReset, (int device))                                            \
+  F(hipError_t, hipPointerGetAttributes, (hipPointerAttribute_t * attributes, const void *pointer)) \
+  F(hipError_t, hipPointerGetAttribute, (void *value, int attribute, void *pointer))               \
+  F(hipError_t, hipMemGetAddressRange, (void **base, size_t *bytes, void *pointer))
+
 #define HIP_FUNCTIONS(F)                                                                            \
+  HIP_MEMORY_FUNCTIONS(F)                                                                          \
   F(hipError_t, hipInit, (unsigned flags))                                                         \
   F(hipError_t, hipRuntimeGetVersion, (int *version))                                              \
   F(hipError_t, hipGetLastError, (void))                                                           \

@@ -13,8 +13,12 @@
 //   racers THREADS BYTES     all allocate BYTES at once: `granted G refused R`; what was granted stays
 //   pid                      `pid N`
 //   exec                     starts this program anew in the same process: `ready`
+//   workers | dismiss        forked workers: see hipsh_workers.h
+//   hipMallocPitch NAME ...  and other functions by their own names: see hipsh_memory.h
 //   quit | _exit | abort     ends
 #include "hip.h"
+#include "hipsh_memory.h"
+#include "hipsh_workers.h"
 #include <errno.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -114,6 +118,7 @@ static void race(int threads, size_t bytes) {
 }
 
 static void command(char *line) {
+  if (memory_command(line)) return;
   char verb[32] = "", first[64] = "", second[64] = "";
   sscanf(line, "%31s %63s %63s", verb, first, second);
   size_t available = 0, total = 0;
@@ -147,6 +152,10 @@ static void command(char *line) {
     child(first);
   } else if (!strcmp(verb, "racers")) {
     race(atoi(first), strtoull(second, NULL, 0));
+  } else if (!strcmp(verb, "workers")) {
+    start_workers(atoi(first), strtoull(second, NULL, 0));
+  } else if (!strcmp(verb, "dismiss")) {
+    dismiss_workers();
   } else if (!strcmp(verb, "pid")) {
     printf("pid %d\n", getpid());
   } else if (!strcmp(verb, "exec")) {

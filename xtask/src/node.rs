@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// How many of them
     #[arg(long, value_name = "N")]
     gpus: Option<u32>,
-    /// VRAM of each, such as 8GiB
+    /// VRAM of each, such as 8GiB; `64GiB,16GiB` makes two of different sizes
     #[arg(long, value_name = "SIZE")]
     vram: Option<String>,
     /// How descriptors come into the command's processes: by a seccomp listener, or by a preload,

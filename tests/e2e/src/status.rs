@@ -9,6 +9,10 @@ use crate::bench::Bench;
 pub struct Status {
     /// The budgets in use.
     pub budgets: Vec<Budget>,
+    /// The boards of the node.
+    pub boards: Vec<Board>,
+    /// What it warned of.
+    pub messages: String,
 }
 
 /// One budget; sizes are in bytes and those of its first GPU.
@@ -25,8 +29,34 @@ pub struct Budget {
     pub overhead: u64,
     /// Bookings that did not add up.
     pub anomalies: u64,
+    /// All its GPUs.
+    pub gpus: Vec<Account>,
     /// Its processes.
     pub processes: Vec<Process>,
+}
+
+/// The account of one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The GPU's PCI address.
+    pub bdf: String,
+    /// The limit; `None`: there is no limit.
+    pub limit: Option<u64>,
+    /// What is allocated.
+    pub booked: u64,
+}
+
+/// A board of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Board {
+    /// Its PCI address.
+    pub bdf: String,
+    /// Its VRAM.
+    pub vram: u64,
+    /// The sum of the limits on it.
+    pub limits: u64,
+    /// Whether that is more than it has.
+    pub overcommitted: bool,
 }
 
 /// One process of a budget.
@@ -35,8 +65,14 @@ pub struct Process {
     pub pid: u32,
     /// What it has allocated, in bytes.
     pub booked: u64,
+    /// How many allocations it was granted.
+    pub allocations: u64,
+    /// How many of them it has freed.
+    pub frees: u64,
     /// How many allocations it was refused.
     pub refusals: u64,
+    /// What it has allocated on each GPU.
+    pub gpus: Vec<Account>,
 }
 
 /// Asks `hipflex status` in the node.
@@ -56,6 +92,8 @@ pub fn of(bench: &Bench) -> Result<Status> {
     let budgets = document["budgets"].as_array().context("no budgets")?;
     Ok(Status {
         budgets: budgets.iter().map(budget).collect::<Result<_>>()?,
+        boards: list(&document, "boards", board)?,
+        messages: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
 }
 
@@ -74,6 +112,11 @@ impl Status {
 }
 
 impl Budget {
+    /// What all processes have allocated on each GPU, in the order of the driver.
+    pub fn booked(&self) -> Vec<u64> {
+        self.gpus.iter().map(|gpu| gpu.booked).collect()
+    }
+
     /// The process with this PID.
     ///
     /// # Errors
@@ -83,6 +126,13 @@ impl Budget {
             .iter()
             .find(|p| p.pid == pid)
             .with_context(|| format!("no process {pid}"))
+    }
+}
+
+impl Process {
+    /// What it has allocated on all GPUs.
+    pub fn booked_sum(&self) -> u64 {
+        self.gpus.iter().map(|gpu| gpu.booked).sum()
     }
 }
 
@@ -96,6 +146,7 @@ fn budget(value: &Value) -> Result<Budget> {
         pending: number(gpu, "pending_bytes")?,
         overhead: gpu["overhead_bytes"].as_u64().unwrap_or(0),
         anomalies: number(value, "anomalies")?,
+        gpus: list(value, "gpus", account)?,
         processes: processes.iter().map(process).collect::<Result<_>>()?,
     })
 }
@@ -105,8 +156,44 @@ fn process(value: &Value) -> Result<Process> {
         // One that ends in another namespace has none any more.
         pid: value["pid"].as_u64().unwrap_or(0).try_into()?,
         booked: number(&value["gpus"][0], "booked_bytes")?,
+        allocations: number(value, "allocations")?,
+        frees: number(value, "frees")?,
         refusals: number(value, "refusals")?,
+        gpus: list(value, "gpus", account)?,
     })
+}
+
+fn account(value: &Value) -> Result<Account> {
+    Ok(Account {
+        bdf: text(value, "bdf")?,
+        limit: value["limit_bytes"].as_u64(),
+        booked: number(value, "booked_bytes")?,
+    })
+}
+
+fn board(value: &Value) -> Result<Board> {
+    Ok(Board {
+        bdf: text(value, "bdf")?,
+        vram: number(value, "vram_bytes")?,
+        limits: number(value, "limits_bytes")?,
+        overcommitted: value["overcommitted"]
+            .as_bool()
+            .context("overcommitted is no truth value")?,
+    })
+}
+
+fn list<T>(value: &Value, field: &str, read: fn(&Value) -> Result<T>) -> Result<Vec<T>> {
+    let items = value[field]
+        .as_array()
+        .with_context(|| format!("no {field}"))?;
+    items.iter().map(read).collect()
+}
+
+fn text(value: &Value, field: &str) -> Result<String> {
+    let text = value[field].as_str();
+    Ok(text
+        .with_context(|| format!("{field} is no text: {value}"))?
+        .into())
 }
 
 fn number(value: &Value, field: &str) -> Result<u64> {

@@ -197,6 +197,14 @@ pub enum ProfileError {
         /// Bytes asked for.
         bytes: u64,
     },
+    /// Sizes for another number of GPUs.
+    #[error("{sizes} sizes of VRAM were given for {gpus} GPUs; give one for all, or one for each")]
+    VramCount {
+        /// Sizes given.
+        sizes: usize,
+        /// GPUs of the node.
+        gpus: usize,
+    },
 }
 
 impl Profile {
@@ -397,15 +405,15 @@ impl Gpu {
     }
 }
 
-/// The GPUs of a node: `count` of one model, each with `vram` bytes or, without it, with what the model has.
-/// No GPU at all is a valid node too.
+/// The GPUs of a node: `count` of one model. `vram` has the bytes of each: none, as the model has it; one, the
+/// same for all; else one for each. No GPU at all is a valid node too.
 ///
 /// # Errors
-/// [`ProfileError::TooMany`] and [`ProfileError::Vram`] tell what is possible.
+/// [`ProfileError::TooMany`], [`ProfileError::Vram`] and [`ProfileError::VramCount`] tell what is possible.
 pub fn gpus(
     profile: &'static Profile,
     count: usize,
-    vram: Option<u64>,
+    vram: &[u64],
 ) -> Result<Vec<Gpu>, ProfileError> {
     if count > profile.pci.buses.len() {
         let (name, most) = (profile.name.clone(), profile.pci.buses.len());
@@ -415,14 +423,24 @@ pub fn gpus(
             most,
         });
     }
-    let vram_bytes = vram.unwrap_or(profile.vram_bytes);
-    if !VRAM_RANGE.contains(&vram_bytes) {
-        return Err(ProfileError::Vram { bytes: vram_bytes });
+    let sizes = match *vram {
+        [] => vec![profile.vram_bytes; count],
+        [bytes] => vec![bytes; count],
+        _ => vram.to_vec(),
+    };
+    if sizes.len() != count {
+        return Err(ProfileError::VramCount {
+            sizes: sizes.len(),
+            gpus: count,
+        });
+    }
+    if let Some(&bytes) = sizes.iter().find(|bytes| !VRAM_RANGE.contains(bytes)) {
+        return Err(ProfileError::Vram { bytes });
     }
     let gpus = (0u32..)
         .zip(&profile.pci.buses)
-        .take(count)
-        .map(|(index, bus)| Gpu {
+        .zip(sizes)
+        .map(|((index, bus), vram_bytes)| Gpu {
             index,
             // amdkfd hashes the PCI identity into 16 bits: to a client these are arbitrary, distinct and not 0.
             gpu_id: 0x8a37 + 0x111 * index,

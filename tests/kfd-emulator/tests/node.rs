@@ -84,6 +84,25 @@ fn nodes_run_side_by_side() {
 }
 
 #[test]
+fn gpus_of_a_node_can_differ_in_size() {
+    let node = start_or_skip!(Node::builder().vram_of_each(&[2 * GIB, GIB]));
+    let gpus = node.control().state().unwrap().gpus;
+    let sizes: Vec<_> = gpus.iter().map(|gpu| gpu.vram_bytes).collect();
+    assert_eq!(sizes, [2 * GIB, GIB]);
+    for (gpu, bytes) in gpus.iter().zip(sizes) {
+        let total = format!("/sys/bus/pci/devices/{}/mem_info_vram_total", gpu.bdf);
+        let total = std::fs::read_to_string(node.path(total)).unwrap();
+        assert_eq!(total.trim(), bytes.to_string(), "{}", gpu.bdf);
+    }
+    let wrong = Node::builder().vram_of_each(&[GIB, GIB]).gpus(3).start();
+    let told = format!("{:#}", wrong.unwrap_err());
+    assert!(
+        told.contains("2 sizes of VRAM were given for 3 GPUs"),
+        "{told}"
+    );
+}
+
+#[test]
 fn many_threads_start_and_use_nodes() {
     require_node!();
     std::thread::scope(|scope| {

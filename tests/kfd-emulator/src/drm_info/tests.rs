@@ -2,7 +2,7 @@ use super::*;
 use crate::profile::{Profile, gpus};
 
 fn first(name: &str) -> Gpu {
-    gpus(Profile::by_name(name).unwrap(), 1, None)
+    gpus(Profile::by_name(name).unwrap(), 1, &[])
         .unwrap()
         .remove(0)
 }
@@ -38,7 +38,7 @@ fn the_device_is_that_of_the_profile() {
 #[test]
 fn every_profile_answers_what_libdrm_asks_when_it_opens_a_device() {
     for profile in Profile::all().unwrap() {
-        let gpu = gpus(profile, 1, None).unwrap().remove(0);
+        let gpu = gpus(profile, 1, &[]).unwrap().remove(0);
         for (query, size) in [
             (query::ACCEL_WORKING, 4),
             (query::DEV_INFO, 440),

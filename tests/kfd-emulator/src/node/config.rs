@@ -17,9 +17,10 @@ pub struct Config {
     /// Number of GPUs [default: 8 for mi300x, else 1]
     #[arg(long, value_name = "N")]
     pub gpus: Option<usize>,
-    /// VRAM of each GPU, such as 4GiB or 512MiB [default: what the board has]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub vram: Option<u64>,
+    /// VRAM of each GPU, such as 4GiB or 512MiB; `64GiB,16GiB`: of the first and the second [default: what the
+    /// board has]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, value_delimiter = ',')]
+    pub vram: Vec<u64>,
     /// How programs get descriptors from ioctls: seccomp, preload or none
     #[arg(long, default_value_t = Inject::Seccomp, value_name = "HOW")]
     pub inject: Inject,
@@ -42,7 +43,7 @@ impl Default for Config {
         Self {
             gpu: "mi210".to_owned(),
             gpus: None,
-            vram: None,
+            vram: Vec::new(),
             inject: Inject::default(),
             trace: None,
             kfd_minor: Options::default().kfd_minor,
@@ -63,8 +64,9 @@ impl Config {
         if let Some(gpus) = self.gpus {
             arguments.push(format!("--gpus={gpus}").into());
         }
-        if let Some(vram) = self.vram {
-            arguments.push(format!("--vram={vram}").into());
+        if !self.vram.is_empty() {
+            let sizes: Vec<_> = self.vram.iter().map(u64::to_string).collect();
+            arguments.push(format!("--vram={}", sizes.join(",")).into());
         }
         if let Some(trace) = &self.trace {
             arguments.extend(["--trace".into(), trace.clone().into_os_string()]);
@@ -118,8 +120,8 @@ mod tests {
     fn the_arguments_give_the_configuration_back() {
         let all = Config {
             gpu: "mi300x".to_owned(),
-            gpus: Some(8),
-            vram: Some(1 << 30),
+            gpus: Some(2),
+            vram: vec![1 << 30, 2 << 30],
             inject: Inject::Preload,
             trace: Some("/tmp/a b".into()),
             kfd_minor: 9,

@@ -128,7 +128,14 @@ impl Builder {
 
     /// Bytes of VRAM of each GPU; what the board has by default.
     pub fn vram(mut self, bytes: u64) -> Self {
-        self.config.vram = Some(bytes);
+        self.config.vram = vec![bytes];
+        self
+    }
+
+    /// Bytes of VRAM of the first GPU, the second, and so on; there are as many GPUs.
+    pub fn vram_of_each(mut self, bytes: &[u64]) -> Self {
+        self.config.vram = bytes.to_vec();
+        self.config.gpus = Some(bytes.len());
         self
     }
 

@@ -73,8 +73,10 @@ fn say(ready: &Ready) -> io::Result<()> {
 fn start(config: &Config) -> Result<String> {
     programs::check_proc()?;
     let profile = Profile::by_name(&config.gpu)?;
-    let count = config.gpus.unwrap_or(profile.default_count);
-    let gpus = gpus(profile, count, config.vram)?;
+    // Several sizes say how many GPUs there are, too.
+    let several = (config.vram.len() > 1).then_some(config.vram.len());
+    let count = config.gpus.or(several).unwrap_or(profile.default_count);
+    let gpus = gpus(profile, count, &config.vram)?;
     let trace = match &config.trace {
         None => Trace::default(),
         Some(path) => Trace::to_file(path)

@@ -82,7 +82,7 @@ fn damaged_data_is_told_with_the_reason() {
 #[test]
 fn eight_gpus_differ_in_every_identity() {
     for profile in Profile::all().unwrap() {
-        let gpus = gpus(profile, 8, None).unwrap();
+        let gpus = gpus(profile, 8, &[]).unwrap();
         let distinct = |of: fn(&Gpu) -> u64| gpus.iter().map(of).collect::<BTreeSet<_>>().len();
         assert_eq!(distinct(|g| g.gpu_id.into()), 8);
         assert_eq!(distinct(|g| g.render_minor.into()), 8);
@@ -95,23 +95,34 @@ fn eight_gpus_differ_in_every_identity() {
 #[test]
 fn gpus_are_bounded_in_number_and_vram() {
     let mi300x = Profile::by_name("mi300x").unwrap();
-    assert_eq!(gpus(mi300x, 0, None).unwrap(), []);
+    assert_eq!(gpus(mi300x, 0, &[]).unwrap(), []);
+    assert_eq!(gpus(mi300x, 2, &[8 << 30]).unwrap()[1].vram_bytes, 8 << 30);
     assert_eq!(
-        gpus(mi300x, 2, Some(8 << 30)).unwrap()[1].vram_bytes,
+        gpus(mi300x, 1, &[(8 << 30) + 5]).unwrap()[0].vram_bytes,
         8 << 30
     );
-    assert_eq!(
-        gpus(mi300x, 1, Some((8 << 30) + 5)).unwrap()[0].vram_bytes,
-        8 << 30
-    );
-    let too_many = gpus(mi300x, 9, None).unwrap_err().to_string();
+    let too_many = gpus(mi300x, 9, &[]).unwrap_err().to_string();
     assert_eq!(
         too_many,
         "9 GPUs were asked for, but a node of mi300x holds at most 8"
     );
-    let too_little = gpus(mi300x, 1, Some(1)).unwrap_err().to_string();
+    let too_little = gpus(mi300x, 1, &[1]).unwrap_err().to_string();
     assert!(too_little.contains("between 64 MiB and"), "{too_little}");
-    assert!(gpus(mi300x, 1, Some(u64::MAX)).is_err());
+    assert!(gpus(mi300x, 1, &[u64::MAX]).is_err());
+}
+
+#[test]
+fn gpus_of_different_sizes() {
+    let mi210 = Profile::by_name("mi210").unwrap();
+    let sizes = [64 << 30, 16 << 30, 8 << 30];
+    let made = gpus(mi210, 3, &sizes).unwrap();
+    assert_eq!(made.iter().map(|g| g.vram_bytes).collect::<Vec<_>>(), sizes);
+    let wrong = gpus(mi210, 2, &sizes).unwrap_err().to_string();
+    assert!(
+        wrong.starts_with("3 sizes of VRAM were given for 2 GPUs"),
+        "{wrong}"
+    );
+    assert!(gpus(mi210, 3, &[64 << 30, 1, 8 << 30]).is_err());
 }
 
 #[test]

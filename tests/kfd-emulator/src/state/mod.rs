@@ -358,7 +358,7 @@ pub(crate) mod testing {
     pub(crate) fn driver_of(profile: &str, count: usize) -> (Driver, FakeBacking) {
         let backing = FakeBacking::default();
         let profile = Profile::by_name(profile).unwrap();
-        let gpus = gpus(profile, count, Some(VRAM)).unwrap();
+        let gpus = gpus(profile, count, &[VRAM]).unwrap();
         (
             Driver::new(gpus, Options::default(), Arc::new(backing.clone())),
             backing,

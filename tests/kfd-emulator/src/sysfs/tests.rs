@@ -8,7 +8,7 @@ use crate::profile::{Profile, gpus};
 const NODES: &str = "sys/devices/virtual/kfd/kfd/topology/nodes";
 
 fn node_of(profile: &str, count: usize) -> Vec<Gpu> {
-    gpus(Profile::by_name(profile).unwrap(), count, None).unwrap()
+    gpus(Profile::by_name(profile).unwrap(), count, &[]).unwrap()
 }
 
 fn tree_of(profile: &str, count: usize) -> Tree {
