@@ -14,9 +14,11 @@
 //   pid                      `pid N`
 //   exec                     starts this program anew in the same process: `ready`
 //   workers | dismiss        forked workers: see hipsh_workers.h
+//   upload, many, below ...  what makes the driver hold more: see hipsh_driver.h
 //   hipMallocPitch NAME ...  and other functions by their own names: see hipsh_memory.h
 //   quit | _exit | abort     ends
 #include "hip.h"
+#include "hipsh_driver.h"
 #include "hipsh_memory.h"
 #include "hipsh_workers.h"
 #include <errno.h>
@@ -118,7 +120,7 @@ static void race(int threads, size_t bytes) {
 }
 
 static void command(char *line) {
-  if (memory_command(line)) return;
+  if (driver_command(line) || memory_command(line)) return;
   char verb[32] = "", first[64] = "", second[64] = "";
   sscanf(line, "%31s %63s %63s", verb, first, second);
   size_t available = 0, total = 0;

@@ -69,6 +69,8 @@ pub struct Process {
     pub allocations: u64,
     /// How many of them it has freed.
     pub frees: u64,
+    /// What the driver holds for it besides; `None`: that is not known.
+    pub overhead: Option<u64>,
     /// How many allocations it was refused.
     pub refusals: u64,
     /// What it has allocated on each GPU.
@@ -158,6 +160,7 @@ fn process(value: &Value) -> Result<Process> {
         booked: number(&value["gpus"][0], "booked_bytes")?,
         allocations: number(value, "allocations")?,
         frees: number(value, "frees")?,
+        overhead: value["gpus"][0]["overhead_bytes"].as_u64(),
         refusals: number(value, "refusals")?,
         gpus: list(value, "gpus", account)?,
     })
