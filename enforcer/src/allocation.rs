@@ -98,8 +98,8 @@ pub(crate) unsafe fn before(
         }
         let Expected { device, proof } = home::expect(account, request.home);
         let bytes = match proof {
-            // If it is on the device at all.
-            Proof::Growth(_) => 0,
+            // It is not known yet whether it will be on that device.
+            Proof::Growth(_) | Proof::PointerOnly => 0,
             Proof::Given | Proof::Pointer | Proof::Counters(_) => request.bytes,
         };
         let open = if matches!(proof, Proof::Given) && request.pitch.is_none() {

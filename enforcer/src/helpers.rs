@@ -49,6 +49,9 @@ helpers! {
     DeviceGetDefaultMemPool = c"hipDeviceGetDefaultMemPool",
     /// `hipError_t hipDeviceGetMemPool(hipMemPool_t *mem_pool, int device)`
     DeviceGetMemPool = c"hipDeviceGetMemPool",
+    /// `hipError_t hipMemPoolGetAccess(hipMemAccessFlags *flags, hipMemPool_t mem_pool,
+    /// hipMemLocation *location)`. 5.2 has it, and it does nothing.
+    MemPoolGetAccess = c"hipMemPoolGetAccess",
     /// `hipError_t hipMemPoolGetAttribute(hipMemPool_t mem_pool, hipMemPoolAttr attr, void *value)`
     MemPoolGetAttribute = c"hipMemPoolGetAttribute",
 }
@@ -132,6 +135,41 @@ pub(crate) fn device_of_stream(stream: *mut c_void) -> Result<c_int, c_int> {
     let error =
         unsafe { ask!(StreamGetDevice(stream => *mut c_void, &raw mut device => *mut c_int)) };
     success(error, device)
+}
+
+/// The device of a memory pool, if that can be told: no other device may use what is in it, unless the
+/// program has allowed that.
+pub(crate) fn device_of_pool(pool: *mut c_void) -> Option<c_int> {
+    let count = device_count().ok()?;
+    let is_default = |device: &c_int| {
+        let mut usual: *mut c_void = ptr::null_mut();
+        // SAFETY: the signature of `hipDeviceGetDefaultMemPool`; the result outlives the call.
+        let error = unsafe {
+            ask!(DeviceGetDefaultMemPool(&raw mut usual => *mut *mut c_void, *device => c_int))
+        };
+        error == hip::SUCCESS && usual == pool
+    };
+    if let Some(device) = (0..count).find(is_default) {
+        return Some(device);
+    }
+    let mut users = (0..count).filter(|device| may_use(*device, pool));
+    let first = users.next();
+    first.filter(|_| users.next().is_none())
+}
+
+fn may_use(device: c_int, pool: *mut c_void) -> bool {
+    /// `hipMemAccessFlagsProtReadWrite`
+    const READ_AND_WRITE: c_int = 3;
+    let mut flags = 0;
+    // A hipMemLocation.
+    let mut location = [hip::LOCATION_DEVICE, device];
+    let place = location.as_mut_ptr();
+    // SAFETY: the signature of `hipMemPoolGetAccess`; the pool is the program's, for a call that needs it,
+    // and the places outlive this one.
+    let error = unsafe {
+        ask!(MemPoolGetAccess(&raw mut flags => *mut c_int, pool => *mut c_void, place => *mut c_int))
+    };
+    error == hip::SUCCESS && flags == READ_AND_WRITE
 }
 
 /// Whether calls on a stream are recorded in a graph at present, and not done.

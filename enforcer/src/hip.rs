@@ -118,7 +118,7 @@ pub(crate) struct AllocationProperties {
 /// `hipMemLocationTypeDevice`. The others that a release knows are of the host.
 pub(crate) const LOCATION_DEVICE: c_int = 1;
 
-/// `hipMallocSignalMemory`: 8 bytes of host memory, whatever is asked for.
+/// `hipMallocSignalMemory`: 8 bytes of host memory. (`hipDeviceMallocUncached` is 3: these are no bits.)
 pub(crate) const MALLOC_SIGNAL_MEMORY: c_uint = 0x2;
 
 /// A size that no runtime can allocate and none miscalculates: more than any address space holds, and

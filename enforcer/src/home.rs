@@ -30,6 +30,8 @@ pub(crate) enum Proof {
     Given,
     /// The runtime knows the device of a pointer.
     Pointer,
+    /// The same; and it was not known which device to expect.
+    PointerOnly,
     /// By the driver's counters: it is one of two.
     Counters(Counters),
     /// By the driver's counter: it is the expected one, or none.
@@ -73,15 +75,24 @@ pub(crate) fn expect(account: &Account, home: Home) -> Expected {
         Home::Current => given,
         Home::Host => on_host(account, device),
         _ if !account.has_several_devices() => given,
-        Home::Stream(stream) => Expected {
-            device: of_stream(stream).or(device),
-            proof: Proof::Pointer,
-        },
-        Home::Pool(_) => Expected {
-            device,
-            proof: Proof::Pointer,
-        },
+        Home::Stream(stream) => by_pointer(of_stream(stream).ok(), device),
+        // Null is left to the runtime.
+        Home::Pool(pool) if pool.is_null() => given,
+        Home::Pool(pool) => by_pointer(helpers::device_of_pool(pool), device),
         Home::Location(location) => at_location(account, location, device),
+    }
+}
+
+fn by_pointer(known: Option<c_int>, current: Result<c_int, c_int>) -> Expected {
+    match known {
+        Some(device) => Expected {
+            device: Ok(device),
+            proof: Proof::Pointer,
+        },
+        None => Expected {
+            device: current,
+            proof: Proof::PointerOnly,
+        },
     }
 }
 
@@ -157,7 +168,9 @@ impl Growth {
 pub(crate) fn found(account: &Account, proof: Proof, pointer: usize, bytes: u64) -> Found {
     match proof {
         Proof::Given => Found::AsExpected,
-        Proof::Pointer => helpers::device_of_pointer(pointer).map_or(Found::AsExpected, Found::On),
+        Proof::Pointer | Proof::PointerOnly => {
+            helpers::device_of_pointer(pointer).map_or(Found::AsExpected, Found::On)
+        }
         Proof::Counters(Counters { expected, other }) => {
             if !expected.is_by(account, bytes) && other.is_by(account, bytes) {
                 Found::On(other.device)

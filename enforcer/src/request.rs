@@ -66,7 +66,7 @@ pub(crate) fn linear(bytes: usize) -> Request {
 
 /// `hipExtMallocWithFlags`
 pub(crate) fn flagged(bytes: usize, flags: c_uint) -> Request {
-    if flags & hip::MALLOC_SIGNAL_MEMORY != 0 {
+    if flags == hip::MALLOC_SIGNAL_MEMORY {
         return Request::NOTHING;
     }
     linear(bytes)

@@ -23,6 +23,9 @@ on_each_standin! {
     calls_inside_of_calls_count_once,
     the_device_that_is_current_is_charged,
     the_device_that_was_used_is_charged,
+    only_the_limit_of_the_device_that_was_used_counts,
+    a_location_is_charged_as_the_runtime_takes_it,
+    what_is_recorded_is_booked_when_it_is_taken,
     host_memory_is_not_charged,
     managed_memory_is_told_apart,
     both_accounts_agree_when_nothing_is_under_way,
@@ -407,108 +410,154 @@ fn two_gpus(build: Build, reversed: bool) -> Setup {
     }
 }
 
-/// Checks that the last of `commands` is charged to the GPU that the stand-in took it from, which is `gpu`: without a
-/// limit, and by refusals when there is none or one byte too little on it.
+/// Checks that the last of `commands` is charged to the GPU that the stand-in took it from, which is `gpu`, and
+/// refused where that has one byte too little.
 fn is_charged_to(setup: &Setup, commands: &[&str], bytes: u64, gpu: usize) {
-    let count = commands.len();
-    let mut session = setup.start(commands);
-    let lines = session.steps(count);
-    assert!(is_success(&lines[count - 1]), "{setup:?} {lines:?}");
-    let given = [session.given(0), session.given(1)];
-    let booked = [session.booked(0), session.booked(1)];
-    let mut expected = [0; 2];
-    expected[gpu] = bytes;
-    assert_eq!(given, expected, "{setup:?} {commands:?}: the stand-in");
-    assert_eq!(booked, expected, "{setup:?} {commands:?}");
-    session.finish();
-
-    for (enough, is_enough) in [(bytes, true), (bytes - 1, false)] {
-        let names = ["0000:03:00.0", "0000:83:00.0"];
-        let limit = format!("{}={enough},{}=1", names[gpu], names[1 - gpu]);
-        let mut session = setup.clone().limit(limit).start(commands);
-        let lines = session.steps(count);
-        let case = format!("{enough} bytes: {setup:?} {lines:?}");
-        assert_eq!(is_success(&lines[count - 1]), is_enough, "{case}");
-        let expected = if is_enough { bytes } else { 0 };
-        assert_eq!(
-            [session.booked(gpu), session.booked(1 - gpu)],
-            [expected, 0],
-            "{case}"
-        );
-        assert_eq!(
-            [session.given(gpu), session.given(1 - gpu)],
-            [expected, 0],
-            "{case}"
-        );
-        session.finish();
+    let both = |bytes| if gpu == 0 { [bytes, 0] } else { [0, bytes] };
+    let limits = [
+        (String::from("unlimited"), true),
+        (limits_of(gpu, bytes, bytes * 2), true),
+        (limits_of(gpu, bytes - 1, bytes * 2), false),
+    ];
+    for (limit, fits) in limits {
+        check_charge(setup, &limit, commands, both(if fits { bytes } else { 0 }));
     }
 }
 
+/// A limit on this GPU, and one on the other.
+fn limits_of(gpu: usize, here: u64, there: u64) -> String {
+    let names = ["0000:03:00.0", "0000:83:00.0"];
+    format!("{}={here},{}={there}", names[gpu], names[1 - gpu])
+}
+
+/// Checks what is charged to both GPUs when the last of `commands` was done. If that is nothing, it must have been
+/// refused.
+fn check_charge(setup: &Setup, limit: &str, commands: &[&str], expected: [u64; 2]) {
+    // A pool may keep what was taken back until the device has come that far.
+    const SYNCHRONIZE: [&str; 4] = ["device:0", "synchronize:0", "device:1", "synchronize:0"];
+    let all = [commands, &SYNCHRONIZE].concat();
+    let mut session = setup.clone().limit(limit).start(&all);
+    let lines = session.steps(commands.len());
+    let case = format!("{limit}: {setup:?} {commands:?} {lines:?}");
+    let last = commands.len() - 1;
+    if expected == [0, 0] {
+        assert_eq!(lines[last], refused(commands[last]), "{case}");
+    } else {
+        assert!(is_success(&lines[last]), "{case}");
+    }
+    let booked = [session.booked(0), session.booked(1)];
+    assert_eq!(booked, expected, "{case}");
+    session.steps(SYNCHRONIZE.len());
+    let given = [session.given(0), session.given(1)];
+    assert_eq!(given, expected, "the stand-in: {case}");
+    session.finish();
+}
+
 fn the_device_that_is_current_is_charged(build: Build) {
-    for reversed in [false, true] {
+    for (device, reversed) in [(1, false), (0, true)] {
         let setup = two_gpus(build, reversed);
         for request in one_of_each(PITCH) {
-            for device in [0, 1] {
-                let current = format!("device:{device}");
-                let pool = format!("default_pool:p:{device}");
-                // Handles and pools name their device.
-                let command = request
-                    .command
-                    .replace("1003520:0", &format!("1003520:{device}"));
-                let commands = [current.as_str(), &pool, &command];
-                is_charged_to(
-                    &setup,
-                    &commands,
-                    request.bytes,
-                    device ^ usize::from(reversed),
-                );
-                // It is given back where it was taken, whichever device is current.
-                let (other, free) = (format!("device:{}", 1 - device), request.frees[0]);
-                let mut session = setup.start(&[&commands[..], &[&other, free]].concat());
-                session.steps(5);
-                assert_eq!(
-                    [session.booked(0), session.booked(1)],
-                    [0, 0],
-                    "{request:?}"
-                );
-                session.finish();
-            }
+            let current = format!("device:{device}");
+            let pool = format!("default_pool:p:{device}");
+            // Handles and pools name their device.
+            let command = request
+                .command
+                .replace("1003520:0", &format!("1003520:{device}"));
+            let commands = [current.as_str(), &pool, &command];
+            is_charged_to(&setup, &commands, request.bytes, 1);
+            // It is given back where it was taken, whichever device is current.
+            let (other, free) = (format!("device:{}", 1 - device), request.frees[0]);
+            let mut session = setup.start(&[&commands[..], &[&other, free]].concat());
+            session.steps(5);
+            let booked = [session.booked(0), session.booked(1)];
+            assert_eq!(booked, [0, 0], "{request:?}");
+            assert_eq!(session.counts(), (1, 1, 0), "{request:?}");
+            session.finish();
         }
     }
 }
 
-/// A stream, a pool, or a location may name another device than the thread's own.
+/// Calls that name a stream or a pool, and the device that this is of.
+const ELSEWHERE: [(&[&str], &str, usize); 7] = [
+    (&["device:1", "stream:s", "device:0"], "async:a:4096:s", 1),
+    (&["stream:s", "device:1"], "async:a:4096:s", 0),
+    // The null stream and the thread's own are those of the current device.
+    (&["device:1"], "async:a:4096:0", 1),
+    (&["device:1"], "async:a:4096:2", 1),
+    (&["pool:p:1"], "from_pool:a:4096:p", 1),
+    (&["default_pool:p:0", "device:1"], "from_pool:a:4096:p", 0),
+    (&["stream:s", "default_pool:p:1"], "from_pool:a:4096:p:s", 1),
+];
+
 fn the_device_that_was_used_is_charged(build: Build) {
-    let stream_of_1 = ["device:1", "stream:s", "device:0"];
-    let by_location: (&str, &str) = ("MEM_CREATE", "location");
-    let by_current = ("MEM_CREATE", "current");
-    let none = ("ROUND", "1");
-    let cases: [(&[&str], &str, (&str, &str), usize); 11] = [
-        (&stream_of_1, "async:a:4096:s", none, 1),
-        (&["stream:s", "device:1"], "async:a:4096:s", none, 0),
-        // The null stream and the thread's own are those of the current device.
-        (&["device:1"], "async:a:4096:0", none, 1),
-        (&["device:1"], "async:a:4096:2", none, 1),
-        (&["pool:p:1"], "from_pool:a:4096:p", none, 1),
-        (&["pool:p:0", "device:1"], "from_pool:a:4096:p", none, 0),
-        (
-            &["stream:s", "default_pool:p:1"],
-            "from_pool:a:4096:p:s",
-            none,
-            1,
-        ),
-        (&[], "create:a:4096:1", by_location, 1),
-        (&["device:1"], "create:a:4096:0", by_location, 0),
-        (&[], "create:a:4096:1", by_current, 0),
-        (&["device:1"], "create:a:4096:0", by_current, 1),
-    ];
-    for (before, command, (name, value), device) in cases {
+    for (before, command, device) in ELSEWHERE {
         for reversed in [false, true] {
-            let setup = two_gpus(build, reversed).set(name, value);
+            let setup = two_gpus(build, reversed);
             let commands = [before, &[command]].concat();
             is_charged_to(&setup, &commands, 4096, device ^ usize::from(reversed));
         }
     }
+}
+
+/// What has no room on the current device does not stand in the way of another.
+fn only_the_limit_of_the_device_that_was_used_counts(build: Build) {
+    for (before, command, device) in ELSEWHERE {
+        let setup = two_gpus(build, false);
+        let commands = [before, &[command]].concat();
+        let mut expected = [0; 2];
+        expected[device] = 4096;
+        check_charge(&setup, &limits_of(device, 4096, 1), &commands, expected);
+    }
+}
+
+/// Up to 6 handles lie on the device that is named, since 7 on the current one.
+fn a_location_is_charged_as_the_runtime_takes_it(build: Build) {
+    let by_location = build.generation() < 7;
+    for (current, location) in [(0, 1), (1, 0)] {
+        let current_first = format!("device:{current}");
+        let command = format!("create:a:4096:{location}");
+        let commands = [current_first.as_str(), &command];
+        for reversed in [false, true] {
+            let device = if by_location { location } else { current } ^ usize::from(reversed);
+            let setup = two_gpus(build, reversed);
+            is_charged_to(&setup, &commands, 4096, device);
+            let mut expected = [0; 2];
+            expected[device] = 4096;
+            check_charge(&setup, &limits_of(device, 4096, 1), &commands, expected);
+        }
+    }
+}
+
+/// Since 6 a graph's memory is allocated when the graph runs; before, it is at once. What is freed in a recording is
+/// there until the graph runs.
+fn what_is_recorded_is_booked_when_it_is_taken(build: Build) {
+    let commands = [
+        "malloc:z:1",
+        "stream:s",
+        "capture:s",
+        "async:a:4096:s",
+        "free_async:a:s",
+        "end_capture:s",
+        "async:b:4096:s",
+    ];
+    let taken = if build.generation() >= 6 { 0 } else { 4096 };
+    let setup = Setup::new(build).limit(4097 + taken);
+    let native = setup.native(&commands);
+    let mut session = setup.start(&commands);
+    for (n, expected) in native[..6].iter().enumerate() {
+        assert_eq!(session.step(), *expected);
+        let sum = if n < 3 { 1 } else { 1 + taken };
+        assert_eq!(
+            [session.booked(0), session.given(0)],
+            [sum; 2],
+            "{expected}"
+        );
+    }
+    assert!(is_success(&native[3]) && native[4].ends_with(" = 0"));
+    assert!(is_success(&session.step()));
+    let sum = 4097 + taken;
+    assert_eq!([session.booked(0), session.given(0)], [sum; 2]);
+    session.finish();
 }
 
 /// Signal memory, and handles for the host (since 7; before, they are an error).

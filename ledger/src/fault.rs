@@ -39,7 +39,9 @@ mod points {
     }
 
     fault_points! {
-        /// Joining: the directory's lock is held.
+        /// Joining: the directory's lock is shared.
+        JoinShared,
+        /// Joining: the directory's lock is held alone.
         JoinLocked,
         /// Making a ledger: the draft exists, without space.
         DraftMade,

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::directory::{Directory, c_string};
@@ -295,8 +296,17 @@ pub(crate) fn orphan(directory: &Directory, names: &Names) -> Option<Option<u32>
     }
 }
 
-/// The ID of this start of the machine, as two words.
+/// The ID of this start of the machine, as two words. A process lives through one start only.
 pub(crate) fn boot_id() -> io::Result<[u64; 2]> {
+    static ID: OnceLock<[u64; 2]> = OnceLock::new();
+    if let Some(id) = ID.get() {
+        return Ok(*id);
+    }
+    let id = read_boot_id()?;
+    Ok(*ID.get_or_init(|| id))
+}
+
+fn read_boot_id() -> io::Result<[u64; 2]> {
     let fd = sys::open_at(None, c"/proc/sys/kernel/random/boot_id", libc::O_RDONLY, 0)?;
     let mut buffer = [0_u8; 64];
     let text = sys::read_some(fd.as_fd(), &mut buffer)?;

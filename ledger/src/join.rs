@@ -1,5 +1,6 @@
 //! How a process becomes a member. All of it happens under the lock of the directory, so that nobody
-//! removes a ledger while another moves in, and limits are replaced only where nobody lives.
+//! removes a ledger while another moves in, and limits are replaced only where nobody lives. A share of
+//! the lock is enough for whoever finds a ledger in use and its GPUs in it, and only claims a slot.
 
 use std::ffi::CString;
 use std::io;
@@ -9,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::MAX_GPUS;
 use crate::create;
 use crate::directory::{Directory, c_string};
-use crate::directory_lock::{DEADLINE, DirectoryLock, LOCK_FILE};
+use crate::directory_lock::{DEADLINE, DirectoryLock, LOCK_FILE, LockFile, Queue, SharedLock};
 use crate::error::{JoinError, OpenError, SystemError};
 use crate::fault::fault_point;
 use crate::file::{self, Access, LedgerFile, Names, View, now};
@@ -22,7 +23,7 @@ use crate::member::{Identity, Joined, Member, MemberGpu, Owner, Parts};
 use crate::notice::{Notice, StricterLimit};
 use crate::place::{BudgetName, Place};
 use crate::process::{Who, effective_uid};
-use crate::reap::{Right, Scan, Target, empty, reap, somebody_lives};
+use crate::reap::{Right, Scan, Target, empty, reap, some_live, somebody_lives};
 use crate::slot::{Claim, State};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::{self, Kind, Range};
@@ -46,14 +47,32 @@ pub(crate) fn join(
         path: directory.path_of(&names.ledger),
         source,
     })?;
+    // All that needs no lock comes before it: others wait for what is done under it.
     let newcomer = Newcomer {
         directory: &directory,
         names: &names,
         budget,
         gpus,
         identity,
+        who: Who::this(),
     };
-    let lock = DirectoryLock::take(&directory, DEADLINE)?;
+    let _ = file::boot_id();
+    let mut file = LockFile::open(&directory)?;
+    let mut queue = Queue::new(DEADLINE);
+    let lock = loop {
+        if let Some(shared) = file.try_share() {
+            fault_point!(JoinShared);
+            if let Some(inside) = newcomer.move_in_beside_others(&shared)? {
+                fault_point!(JoinChecked);
+                return newcomer.joined(inside, guard);
+            }
+        }
+        file = match file.try_take()? {
+            Ok(lock) => break lock,
+            Err(file) => file,
+        };
+        queue.wait(&file)?;
+    };
     fault_point!(JoinLocked);
     create::remove_draft(&directory, &names)?;
     for _ in 0..ATTEMPTS {
@@ -68,8 +87,13 @@ pub(crate) fn join(
             continue;
         }
         fault_point!(JoinChecked);
-        let member = newcomer.member(ledger, gpus, claimed, guard)?;
-        return Ok(Joined { member, notices });
+        let inside = Inside {
+            ledger,
+            gpus,
+            notices,
+            claimed,
+        };
+        return newcomer.joined(inside, guard);
     }
     Err(JoinError::Removed {
         path: directory.path_of(&names.ledger),
@@ -106,6 +130,7 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) budget: &'a BudgetName,
     pub(crate) gpus: &'a [GpuSpec],
     pub(crate) identity: &'a Identity,
+    pub(crate) who: Who,
 }
 
 /// A slot that is this process's.
@@ -115,15 +140,64 @@ pub(crate) struct Claimed {
     pub(crate) liveness: Option<liveness::Liveness>,
 }
 
+/// What a newcomer has once a slot is its own.
+struct Inside {
+    ledger: LedgerFile,
+    gpus: Vec<MemberGpu>,
+    notices: Vec<Notice>,
+    claimed: Claimed,
+}
+
 impl Newcomer<'_> {
-    /// The budget's ledger with a live member in it, or a fresh one.
-    fn open_or_create(&self, lock: &DirectoryLock) -> Result<LedgerFile, JoinError> {
-        let owner = (!self.directory.shared()).then(effective_uid);
-        let access = Access {
+    fn access(&self) -> Access {
+        Access {
             writable: true,
             view: View::Mapping,
-            owner,
+            owner: (!self.directory.shared()).then(effective_uid),
+        }
+    }
+
+    /// Claims a slot of a ledger that is in use, has this process's GPUs, and in which no dead member
+    /// is seen. Where it is not so, or anything is wrong, whoever has the lock alone finds out.
+    fn move_in_beside_others(&self, _: &SharedLock<'_>) -> Result<Option<Inside>, JoinError> {
+        // Nobody makes a ledger meanwhile: a draft was left by one who died.
+        if sys::status_at(Some(self.directory.fd()), &self.names.draft, false).is_ok() {
+            return Ok(None);
+        }
+        let Ok(ledger) = file::open(self.directory, &self.names.ledger, self.access()) else {
+            return Ok(None);
         };
+        let map = &ledger.map;
+        let entered = |gpu: &GpuSpec| {
+            let mut records = map.gpus().iter();
+            records.any(|record| record.key.load(Ordering::Relaxed) == gpu.key.0)
+        };
+        // Without locks of the slots, claims are told by the lock of the directory.
+        if map.liveness() != LivenessMode::Locks
+            || !self.gpus.iter().all(entered)
+            || !some_live(map, ledger.fd.as_fd())
+        {
+            return Ok(None);
+        }
+        let (gpus, notices) = self.settle_gpus(map)?;
+        let Some(claimed) = self.claim_first_free(&ledger, &gpus)? else {
+            return Ok(None);
+        };
+        if !file::is_current(self.directory, &self.names.ledger, ledger.id) {
+            give_up(map, &claimed);
+            return Ok(None);
+        }
+        Ok(Some(Inside {
+            ledger,
+            gpus,
+            notices,
+            claimed,
+        }))
+    }
+
+    /// The budget's ledger with a live member in it, or a fresh one.
+    fn open_or_create(&self, lock: &DirectoryLock) -> Result<LedgerFile, JoinError> {
+        let access = self.access();
         let mut fresh = false;
         for _ in 0..ATTEMPTS {
             match file::open(self.directory, &self.names.ledger, access) {
@@ -228,6 +302,9 @@ impl Newcomer<'_> {
         };
         let record = map.gpu_records().get(index).ok_or_else(no_room)?;
         create::enter(record, gpu);
+        // Whoever is a member already follows its limit, and has nothing on it.
+        let members = map.used_slots().len();
+        map.column(index).iter().take(members).for_each(empty);
         fault_point!(GpuWritten);
         // Published with its count: nobody looks at a record before.
         map.header()
@@ -326,14 +403,15 @@ impl Newcomer<'_> {
 
     /// Fills in a slot that is being claimed.
     fn move_in(&self, map: &Mapping, index: usize, slot: &Slot, gpus: &[MemberGpu]) {
-        map.row(index).for_each(empty);
+        // Those of GPUs that are entered later are set up then.
+        map.used_row(index).for_each(empty);
         for gpu in gpus {
             if let Some(cell) = map.column(gpu.index).get(index) {
                 cell.member_limit.store(gpu.own_limit, Ordering::Release);
             }
         }
         fault_point!(SlotLimited);
-        let who = Who::this();
+        let who = &self.who;
         let relaxed = Ordering::Relaxed;
         slot.pid.store(u64::from(who.pid), relaxed);
         slot.start_time.store(who.start_time, relaxed);
@@ -383,14 +461,14 @@ impl Newcomer<'_> {
         fault_point!(SlotFilled);
     }
 
-    fn member(
-        &self,
-        ledger: LedgerFile,
-        gpus: Vec<MemberGpu>,
-        claimed: Claimed,
-        guard: ForkGuard,
-    ) -> Result<Member, JoinError> {
-        Ok(Member::new(Parts {
+    fn joined(&self, inside: Inside, guard: ForkGuard) -> Result<Joined, JoinError> {
+        let Inside {
+            ledger,
+            gpus,
+            notices,
+            claimed,
+        } = inside;
+        let member = Member::new(Parts {
             file: ledger.id,
             map: ledger.map,
             slot: claimed.index,
@@ -401,7 +479,8 @@ impl Newcomer<'_> {
             liveness: claimed.liveness,
             path: self.path(&self.names.ledger)?,
             lock_path: self.path(LOCK_FILE)?,
-        }))
+        });
+        Ok(Joined { member, notices })
     }
 
     fn path(&self, name: &std::ffi::CStr) -> Result<CString, SystemError> {

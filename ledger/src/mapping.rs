@@ -159,6 +159,12 @@ impl Mapping {
         (0..self.geometry.gpu_capacity()).filter_map(move |gpu| self.column(gpu).get(slot))
     }
 
+    /// One member's cells on the GPUs that the ledger has at this moment. Each is on a page of its own,
+    /// which costs the first time it is looked at.
+    pub(crate) fn used_row(&self, slot: usize) -> impl Iterator<Item = &Cell> {
+        self.row(slot).take(self.gpus().len())
+    }
+
     /// The slots that may have been claimed since the ledger was made, with their indices.
     pub(crate) fn used_slots(&self) -> impl ExactSizeIterator<Item = (usize, &Slot)> {
         let count = self.header().high_water.word.load(Ordering::Acquire);

@@ -163,8 +163,8 @@ impl Member {
     ///   this process brings, as long as there is room (a ledger is made with room for at least 16).
     ///
     /// # Errors
-    /// [`JoinError`]; its text says what to do. Waits up to about 2 s for another process that is
-    /// joining or making a ledger.
+    /// [`JoinError`]; its text says what to do. Waits up to about 2 s for another process that makes or
+    /// removes a ledger, and longer (up to 30 s) only while many do so, one after the other.
     pub fn join(
         place: &Place,
         budget: &BudgetName,

@@ -62,7 +62,7 @@ pub(crate) enum Scan {
 }
 
 /// How many members [`Scan::Some`] looks at.
-const SOME: usize = 32;
+const SOME: usize = 8;
 
 /// Clears the slots of dead members and tells `each` of it just before a slot becomes free.
 /// Allocates nothing itself. Returns how many there were.
@@ -78,22 +78,14 @@ pub(crate) fn reap(
         return 0;
     };
     let start = match scan {
-        Scan::Some => {
-            let cursor = target
-                .map
-                .header()
-                .reap_cursor
-                .fetch_add(SOME as u64, Ordering::Relaxed);
-            let marked = target.map.used_slots().len() as u64;
-            usize::try_from(cursor.checked_rem(marked).unwrap_or(0)).unwrap_or(0)
-        }
+        Scan::Some => first_of_some(target.map),
         Scan::All | Scan::Charged(_) => 0,
     };
     let mut asked: usize = 0;
     let mut count: usize = 0;
     let used = target.map.used_slots().len();
-    // Claims are made under the directory's lock; whoever holds that may also look at slots that are
-    // half claimed by a dead process which had not raised the mark.
+    // Claims are made under a share of the directory's lock; whoever has all of it may also look at slots
+    // that are half claimed by a dead process which had not raised the mark.
     let count_of_slots = match (scan, right) {
         (Scan::All, Right::Directory(_)) => target.map.slots().len(),
         _ => used,
@@ -108,7 +100,7 @@ pub(crate) fn reap(
             Scan::All => true,
             Scan::Charged(gpu) => {
                 let cell = target.map.column(gpu).get(index);
-                cell.is_some_and(|cell| account::read(cell).charged() > 0)
+                cell.is_some_and(|cell| account::charged_in(cell) > 0)
             }
             Scan::Some => asked < SOME || count > 0,
         };
@@ -119,6 +111,34 @@ pub(crate) fn reap(
         }
     }
     count
+}
+
+/// Where a look at [`SOME`] members begins.
+fn first_of_some(map: &Mapping) -> usize {
+    let cursor = &map.header().reap_cursor;
+    let cursor = cursor.fetch_add(SOME as u64, Ordering::Relaxed);
+    let marked = map.used_slots().len() as u64;
+    usize::try_from(cursor.checked_rem(marked).unwrap_or(0)).unwrap_or(0)
+}
+
+/// Whether there are members, and those live that are looked at: a few, other ones each time. No lock is
+/// taken and nothing is cleared, so that this can be asked by many at a time without one taking another
+/// for a member. `fd` is a descriptor of the ledger.
+pub(crate) fn some_live(map: &Mapping, fd: BorrowedFd<'_>) -> bool {
+    let start = first_of_some(map);
+    let used = map
+        .used_slots()
+        .skip(start)
+        .chain(map.used_slots().take(start));
+    let used = used.filter(|(_, slot)| {
+        let state = Claim::load(&slot.claim).state();
+        !matches!(state, State::Free | State::Invalid)
+    });
+    let mut lives = used
+        .take(SOME)
+        .map(|(index, slot)| is_alive(map, fd, index, slot) == Alive::Yes)
+        .peekable();
+    lives.peek().is_some() && lives.all(|lives| lives)
 }
 
 /// Whether a member lives, or may live. Dead ones that are met on the way are cleared.

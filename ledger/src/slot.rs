@@ -6,8 +6,8 @@
 //!
 //! Whoever takes a slot out of FREE, or clears that of a dead member, holds the slot's lock (or,
 //! where the file system keeps no such locks, the lock of the directory) while it does so. One who is
-//! no member itself holds the lock of the directory in any case: a newcomer, who holds it too, would
-//! take the lock of the slot for a sign of life. The kernel
+//! no member itself has the lock of the directory alone in any case: a newcomer, who has it or a share of
+//! it, would take the lock of the slot for a sign of life. The kernel
 //! drops the lock when its holder dies; so a slot that is not free and not locked has no owner,
 //! whatever its state, and may be cleared. Only the owner of a live slot clears it without the lock
 //! of a stranger: it holds that of the slot itself.

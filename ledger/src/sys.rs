@@ -115,6 +115,33 @@ pub(crate) fn raw_status(fd: RawFd) -> io::Result<Status> {
     Ok(Status::from(unsafe { stat.assume_init_ref() }))
 }
 
+/// When a file was last changed, to be compared with another look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Changed {
+    seconds: libc::time_t,
+    nanoseconds: i64,
+}
+
+/// When an open file was last changed.
+pub(crate) fn last_change(fd: BorrowedFd<'_>) -> io::Result<Changed> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` is large enough for the result.
+    checked(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
+    // SAFETY: fstat succeeded and has filled it.
+    let stat = unsafe { stat.assume_init_ref() };
+    Ok(Changed {
+        seconds: stat.st_mtime,
+        nanoseconds: stat.st_mtime_nsec,
+    })
+}
+
+/// Says that a file was changed just now. Needs no space, and no size that could be limited; where it is
+/// not permitted nothing happens.
+pub(crate) fn touch(fd: BorrowedFd<'_>) {
+    // SAFETY: `fd` is open; without times it is the time of now.
+    unsafe { libc::futimens(fd.as_raw_fd(), std::ptr::null()) };
+}
+
 /// The status of a name in a directory (or of an absolute path); a symbolic link is followed only
 /// on request.
 pub(crate) fn status_at(
@@ -322,9 +349,23 @@ fn set_lock(fd: RawFd, kind: Kind, range: Range, operation: libc::c_int) -> io::
     uninterrupted(|| unsafe { libc::fcntl(fd, command, &record) }).map(drop)
 }
 
-/// Tries to take a write lock without waiting; `false` if another holds one.
+/// Tries to take a write lock without waiting; `false` if another holds one, or a read lock.
 pub(crate) fn try_lock(fd: BorrowedFd<'_>, kind: Kind, range: Range) -> io::Result<bool> {
-    match set_lock(fd.as_raw_fd(), kind, range, libc::F_WRLCK) {
+    try_set_lock(fd, kind, range, libc::F_WRLCK)
+}
+
+/// Tries to take a read lock without waiting; `false` if another holds a write lock.
+pub(crate) fn try_share(fd: BorrowedFd<'_>, kind: Kind, range: Range) -> io::Result<bool> {
+    try_set_lock(fd, kind, range, libc::F_RDLCK)
+}
+
+fn try_set_lock(
+    fd: BorrowedFd<'_>,
+    kind: Kind,
+    range: Range,
+    operation: libc::c_int,
+) -> io::Result<bool> {
+    match set_lock(fd.as_raw_fd(), kind, range, operation) {
         Ok(()) => Ok(true),
         Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
         Err(error) => Err(error),

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::{Child, Counters, MIB, Scene, gpu, hold, leftover, spawn};
+use common::{Child, Counters, MIB, OwnTime, Scene, gpu, hold, identity, leftover, spawn};
 use hipflex_ledger::fault::{FaultPoint, set_hook};
-use hipflex_ledger::{Alive, Kind, Ledger, Limit, Member, OpenError};
+use hipflex_ledger::{Alive, BudgetName, Kind, Ledger, Limit, Member, OpenError};
 use nix::sys::signal::Signal;
-use nix::sys::wait::WaitStatus;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 const LIMIT: u64 = 1000 * MIB;
 
@@ -28,8 +28,15 @@ const PEERS: usize = 2;
 /// for) so many are tried, and the last.
 const OF_EACH: usize = 9;
 
-/// How soon everything must go on.
-const SOON: Duration = Duration::from_secs(10);
+/// How soon everything must go on after a kill, by the clock of the one who goes on ([`OwnTime`]):
+/// nobody waits for a dead process. Waiting for a processor does not count, all other waiting does.
+const SOON: Duration = Duration::from_secs(1);
+
+/// When it is taken for granted that something never comes, whatever the machine does.
+const NEVER: Duration = Duration::from_secs(120);
+
+/// How long the lock of a directory may be held before others give up.
+const DEADLINE: Duration = Duration::from_secs(2);
 
 // ---- what a process is to do, and where it dies ----
 
@@ -57,6 +64,17 @@ const DEEDS: &[Deed] = &[
         name: "replaces what the dead have left",
         prepare: leftover,
         act: |scene, _| drop(join(scene)),
+        deaths: 2,
+        with_peers: true,
+    },
+    Deed {
+        name: "joins beside a member",
+        prepare: |_| {},
+        act: |scene, driver| {
+            let first = join(scene);
+            driver.allocate(&first, 10 * MIB);
+            drop(join(scene));
+        },
         deaths: 2,
         with_peers: true,
     },
@@ -307,6 +325,8 @@ struct Driver {
     waiting_wanted: &'static AtomicU64,
     waiting: &'static [AtomicU64],
     progress: &'static [AtomicU64],
+    /// The longest time from one progress of a peer to its next, in nanoseconds of its own.
+    longest: &'static [AtomicU64],
 }
 
 impl Driver {
@@ -321,6 +341,7 @@ impl Driver {
             waiting_wanted,
             waiting: &words[8..8 + PEERS],
             progress: &words[16..16 + PEERS],
+            longest: &words[24..24 + PEERS],
         }
     }
 
@@ -376,10 +397,12 @@ fn peer(scene: &Scene, driver: Driver, number: usize) -> Child {
         driver.give(BASE);
         hold(&member, BASE);
         parent.tell(b'r');
+        let mut last = OwnTime::now();
         for turn in (1..=8).cycle() {
             while driver.waiting_wanted.load(Ordering::SeqCst) == 1 {
                 driver.waiting[number].store(1, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_micros(200));
+                last = OwnTime::now();
             }
             driver.waiting[number].store(0, Ordering::SeqCst);
             let bytes = turn * 25 * MIB;
@@ -388,6 +411,10 @@ fn peer(scene: &Scene, driver: Driver, number: usize) -> Child {
                 member.commit(reservation, bytes);
                 driver.held.fetch_sub(bytes, Ordering::SeqCst);
                 member.release(0, bytes);
+                let now = OwnTime::now();
+                let took = u64::try_from(now.since(last).as_nanos()).unwrap();
+                driver.longest[number].fetch_max(took, Ordering::SeqCst);
+                last = now;
                 driver.progress[number].fetch_add(1, Ordering::SeqCst);
             }
             std::thread::yield_now();
@@ -398,15 +425,20 @@ fn peer(scene: &Scene, driver: Driver, number: usize) -> Child {
     peer
 }
 
-fn soon(since: Instant, what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
     while !is_so() {
-        assert!(
-            since.elapsed() < SOON,
-            "{what}: not after {:?}",
-            since.elapsed()
-        );
+        assert!(since.elapsed() < NEVER, "{what}: not after {NEVER:?}");
         std::thread::sleep(Duration::from_micros(200));
     }
+}
+
+/// Does something that must not take longer than [`SOON`].
+fn soon(what: &str, act: impl FnOnce()) {
+    let began = OwnTime::now();
+    act();
+    let took = OwnTime::now().since(began);
+    assert!(took < SOON, "{what}: took {took:?}");
 }
 
 // ---- what must be so after a death ----
@@ -451,14 +483,17 @@ fn examine(scene: &Scene, died_with: u64, living: u64, reap: bool) {
 /// A new process joins and gets all that the living do not hold, and not a byte more.
 fn judge(scene: &Scene, held: u64) {
     let mut judge = spawn(|_| {
-        let member = join(scene);
-        let rest = LIMIT - held;
-        hold(&member, rest);
-        let view = member.view(0).unwrap();
-        assert_eq!((view.charged, view.others), (LIMIT, held));
-        assert_eq!(member.reserve(0, 1).unwrap_err().available, 0);
-        member.release(0, rest);
-        i32::from(member.leave().is_err())
+        soon("to join and to hold all that is left", || {
+            let member = join(scene);
+            let rest = LIMIT - held;
+            hold(&member, rest);
+            let view = member.view(0).unwrap();
+            assert_eq!((view.charged, view.others), (LIMIT, held));
+            assert_eq!(member.reserve(0, 1).unwrap_err().available, 0);
+            member.release(0, rest);
+            member.leave().unwrap();
+        });
+        0
     });
     judge.succeed();
 }
@@ -481,11 +516,11 @@ fn alone() {
                 );
                 println!("{where_}");
                 deaths += 1;
-                let since = Instant::now();
                 // Half of the time a newcomer finds things as they were left.
-                examine(&scene, driver.died_with(), 0, deaths % 2 == 0);
+                soon("to look and to reap", || {
+                    examine(&scene, driver.died_with(), 0, deaths % 2 == 0);
+                });
                 judge(&scene, 0);
-                assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
                 let ledger = scene.ledger();
                 assert!(ledger.snapshot().reaped <= deed.deaths);
                 assert!(ledger.remove_if_empty().unwrap());
@@ -515,7 +550,6 @@ fn while_others_work() {
             for time in chosen(times) {
                 (deed.prepare)(&scene);
                 let end = perform(deed, &scene, driver, &trace, Some((point, time)));
-                let since = Instant::now();
                 let where_ = format!("{} and dies at {point:?}, time {time}: {end:?}", deed.name);
                 println!("{where_}");
                 // How often a refused request is tried again depends on the others.
@@ -533,7 +567,7 @@ fn while_others_work() {
                     .iter()
                     .map(|count| count.load(Ordering::SeqCst))
                     .collect();
-                soon(since, "the peers go on", || {
+                wait_until("the peers go on", || {
                     let now = driver
                         .progress
                         .iter()
@@ -541,16 +575,21 @@ fn while_others_work() {
                     now.zip(&before).all(|(now, before)| now >= before + 3)
                 });
                 driver.waiting_wanted.store(1, Ordering::SeqCst);
-                soon(since, "the peers wait", || {
+                wait_until("the peers wait", || {
                     driver
                         .waiting
                         .iter()
                         .all(|waiting| waiting.load(Ordering::SeqCst) == 1)
                 });
+                for longest in driver.longest {
+                    let longest = Duration::from_nanos(longest.swap(0, Ordering::SeqCst));
+                    assert!(longest < SOON, "{where_}: a peer went on after {longest:?}");
+                }
                 let living = PEERS as u64 * BASE;
-                examine(&scene, driver.died_with(), living, deaths % 2 == 0);
+                soon("to look and to reap", || {
+                    examine(&scene, driver.died_with(), living, deaths % 2 == 0);
+                });
                 judge(&scene, living);
-                assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
                 let snapshot = scene.ledger().snapshot();
                 assert_eq!(snapshot.members.len(), PEERS);
                 assert_eq!(snapshot.gpus[0].charged, driver.held.load(Ordering::SeqCst));
@@ -601,4 +640,68 @@ fn whoever_joins_a_ledger_that_is_removed_just_then_joins_its_successor() {
     assert_eq!(snapshot.members.len(), 1);
     assert_eq!(snapshot.members[0].pid, joiner.pid.as_raw() as u32);
     assert_eq!(snapshot.gpus[0].charged, MIB);
+}
+
+/// What a process does at one point, each time.
+static AT: OnceLock<(FaultPoint, fn())> = OnceLock::new();
+
+fn at(point: FaultPoint) {
+    if let Some((wanted, act)) = AT.get()
+        && *wanted == point
+    {
+        act();
+    }
+}
+
+fn spawn_that(point: FaultPoint, act: fn(), body: impl FnOnce() -> i32) -> Child {
+    spawn(|_| {
+        assert!(AT.set((point, act)).is_ok());
+        set_hook(Some(at));
+        body()
+    })
+}
+
+#[test]
+fn a_queue_that_moves_is_waited_for_longer_than_a_holder_may_take() {
+    let scene = Scene::new();
+    let started = Instant::now();
+    let slowly = || std::thread::sleep(Duration::from_millis(500));
+    let mut queue: Vec<_> = (0..7)
+        .map(|number| {
+            let budget = BudgetName::new(&format!("b{number}")).unwrap();
+            let gpus = [gpu(0, Limit::Bytes(LIMIT))];
+            spawn_that(FaultPoint::JoinLocked, slowly, || {
+                Member::join(&scene.place(), &budget, &gpus, &identity()).unwrap();
+                0
+            })
+        })
+        .collect();
+    queue.iter_mut().for_each(Child::succeed);
+    assert!(started.elapsed() >= Duration::from_millis(3500));
+}
+
+#[test]
+fn a_newcomer_that_is_stopped_beside_others_keeps_no_newcomer_out() {
+    let scene = Scene::new();
+    let first = join(&scene);
+    let stop = || nix::sys::signal::raise(Signal::SIGSTOP).unwrap();
+    let stopped = spawn_that(FaultPoint::JoinShared, stop, || {
+        drop(join(&scene));
+        0
+    });
+    let status = waitpid(stopped.pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert_eq!(status, WaitStatus::Stopped(stopped.pid, Signal::SIGSTOP));
+    let since = Instant::now();
+    join(&scene).leave().unwrap();
+    assert!(since.elapsed() < DEADLINE, "{:?}", since.elapsed());
+    // Who must be alone gives up in time and names it.
+    let since = Instant::now();
+    let error = scene.ledger().remove_if_empty().unwrap_err();
+    assert!(since.elapsed() >= DEADLINE);
+    let said = format!("{error:?}");
+    let named = format!("holder: Some({})", stopped.pid);
+    assert!(said.contains(&named), "{said}");
+    drop(stopped);
+    first.leave().unwrap();
+    assert!(scene.ledger().remove_if_empty().unwrap());
 }

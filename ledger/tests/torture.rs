@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Child, Counters, MIB, Scene, gpu, spawn};
-use hipflex_ledger::{Ledger, Limit, Member};
+use hipflex_ledger::{JoinError, Kind, Ledger, Limit, Member};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
@@ -275,12 +275,21 @@ fn work(member: &Member, counters: &Counters, worker: u64, seed: u64, until: Ins
     let [driver, worst, operations, ..] = counters.0;
     let driver = Driver(driver);
     let mut numbers = Numbers(seed | 1);
-    let mut mine: Vec<u64> = Vec::new();
+    let mut mine: Vec<(Kind, u64)> = Vec::new();
     while Instant::now() < until {
         operations.fetch_add(1, Ordering::Relaxed);
+        match numbers.below(64) {
+            // Charged besides, and too little to keep the others out.
+            0 => member.set_overhead(0, numbers.below(4) * MIB),
+            1 => member.forget_overhead(0),
+            _ => {}
+        }
         if mine.len() < 8 && numbers.below(2) == 0 {
             let mut units = 1 + numbers.below(40);
-            let Ok(mut reservation) = member.reserve(0, units * MIB) else {
+            let kind = [Kind::Device, Kind::Managed][numbers.below(2) as usize];
+            let at_once = member.reserve_at_once_as(kind, 0, units * MIB);
+            let reserved = at_once.or_else(|| member.reserve_as(kind, 0, units * MIB).ok());
+            let Some(mut reservation) = reserved else {
                 continue;
             };
             match numbers.below(8) {
@@ -295,16 +304,16 @@ fn work(member: &Member, counters: &Counters, worker: u64, seed: u64, until: Ins
             }
             worst.fetch_max(driver.give(worker, units), Ordering::SeqCst);
             member.commit(reservation, units * MIB);
-            mine.push(units);
+            mine.push((kind, units));
         } else if !mine.is_empty() {
-            let units = mine.swap_remove(numbers.below(mine.len() as u64) as usize);
+            let (kind, units) = mine.swap_remove(numbers.below(mine.len() as u64) as usize);
             driver.take(worker, units);
-            member.release(0, units * MIB);
+            member.release_as(kind, 0, units * MIB);
         }
     }
-    for units in mine {
+    for (kind, units) in mine {
         driver.take(worker, units);
-        member.release(0, units * MIB);
+        member.release_as(kind, 0, units * MIB);
     }
 }
 
@@ -313,7 +322,15 @@ fn come_work_and_go(scene: &Scene, counters: &Counters, worker: u64, seed: u64) 
     let mut numbers = Numbers(seed | 1);
     loop {
         let limit = Limit::Bytes(UNITS * MIB);
-        let member = scene.try_join(&[gpu(0, limit)]).unwrap().member;
+        let member = match scene.try_join(&[gpu(0, limit)]) {
+            Ok(joined) => joined.member,
+            // Whoever had the directory's lock was stopped, or had no processor for two seconds.
+            Err(JoinError::LockBusy { .. }) => {
+                counters.0[3].fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
         let until = Instant::now() + Duration::from_millis(1 + numbers.below(400));
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -355,7 +372,7 @@ fn torture() {
     let seconds: u64 = std::env::var(SECONDS).map_or(3, |text| text.parse().expect(SECONDS));
     let scene = Scene::new();
     let counters = Counters::new();
-    let [driver, worst, operations, ..] = counters.0;
+    let [driver, worst, operations, late, ..] = counters.0;
     let driver = Driver(driver);
     let begin = |worker, seed| spawn(|_| come_work_and_go(&scene, &counters, worker, seed));
     let mut workers: Vec<_> = (0..WORKERS)
@@ -368,6 +385,7 @@ fn torture() {
     let (mut kills, mut comparisons): (u64, u64) = (0, 0);
     let mut last_operations = 0;
     let started = Instant::now();
+    let mut told = started;
     while started.elapsed() < Duration::from_secs(seconds) {
         std::thread::sleep(Duration::from_micros(numbers.below(40_000)));
         let victim = numbers.below(WORKERS);
@@ -393,6 +411,14 @@ fn torture() {
         }
         let most = worst.load(Ordering::SeqCst);
         assert!(most <= UNITS, "{most} MiB of {UNITS} were held at a time");
+        if told.elapsed() > Duration::from_secs(60) {
+            told = Instant::now();
+            println!(
+                "{:?}: {kills} kills, {comparisons} comparisons, {last_operations} operations, at \
+                 most {most} of {UNITS} MiB held",
+                started.elapsed()
+            );
+        }
     }
     let elapsed = started.elapsed().as_secs_f64();
     compare(&ledger, &workers, driver);
@@ -415,8 +441,10 @@ fn torture() {
         "more were reaped than killed"
     );
     println!(
-        "{elapsed:.0} s: {:.0} operations/s, {kills} kills, {} reaped, {comparisons} comparisons, at most {most} of {UNITS} MiB held",
+        "{elapsed:.0} s: {:.0} operations/s, {kills} kills, {} reaped, {comparisons} comparisons, {} joined \
+         late, at most {most} of {UNITS} MiB held",
         operations.load(Ordering::SeqCst) as f64 / elapsed,
         snapshot.reaped,
+        late.load(Ordering::SeqCst),
     );
 }

@@ -18,6 +18,8 @@ const NODES: [&str; 17] = [
 struct Build {
     directory: &'static str,
     generation: u32,
+    /// Of the release that it is modelled on.
+    minor: u32,
     nodes: usize,
     arguments: &'static [&'static str],
 }
@@ -27,30 +29,35 @@ const BUILDS: [Build; 5] = [
     Build {
         directory: "5",
         generation: 5,
+        minor: 7,
         nodes: 10,
         arguments: &["-DREGISTERS=0", ENDBR, "-Wl,-z,now"],
     },
     Build {
         directory: "5-plain",
         generation: 5,
+        minor: 2,
         nodes: 7,
         arguments: &["-DREGISTERS=0", "-fcf-protection=none", "-Wl,-z,lazy"],
     },
     Build {
         directory: "6",
         generation: 6,
+        minor: 4,
         nodes: 14,
         arguments: &["-DREGISTERS=0", ENDBR, "-Wl,-z,now"],
     },
     Build {
         directory: "6r",
         generation: 6,
+        minor: 4,
         nodes: 14,
         arguments: &["-DREGISTERS=1", ENDBR, "-Wl,-z,now"],
     },
     Build {
         directory: "7",
         generation: 7,
+        minor: 2,
         nodes: 17,
         arguments: &["-DREGISTERS=0", ENDBR, "-Wl,-z,now"],
     },
@@ -58,7 +65,7 @@ const BUILDS: [Build; 5] = [
 
 /// A row of `functions.h`.
 struct Function {
-    since: u32,
+    since: (u32, u32),
     version: String,
     name: String,
 }
@@ -123,13 +130,20 @@ fn functions(table: &str) -> io::Result<Vec<Function>> {
                 return Err(io::Error::other(format!("functions.h: no row: {row:.80}")));
             };
             rows.push(Function {
-                since: since.parse().map_err(io::Error::other)?,
+                since: release(since)?,
                 version: (*version).to_owned(),
                 name: (*name).to_owned(),
             });
         }
     }
     Ok(rows)
+}
+
+/// `6`, or `5_7`: since 5.7.
+fn release(since: &str) -> io::Result<(u32, u32)> {
+    let (generation, minor) = since.split_once('_').unwrap_or((since, "0"));
+    let number = |text: &str| text.parse().map_err(io::Error::other);
+    Ok((number(generation)?, number(minor)?))
 }
 
 /// The linker's version script. The last node is the stand-in's own.
@@ -139,7 +153,9 @@ fn version_script(build: &Build, functions: &[Function]) -> io::Result<String> {
     for node in NODES.into_iter().take(build.nodes) {
         let names: Vec<&str> = functions
             .iter()
-            .filter(|function| function.since <= build.generation && function.version == node)
+            .filter(|function| {
+                function.since <= (build.generation, build.minor) && function.version == node
+            })
             .map(|function| function.name.as_str())
             .collect();
         let mut line = format!("{node} {{ ");
@@ -179,6 +195,7 @@ fn compile(build: &Build, sources: &Path, out: &Path, functions: &[Function]) ->
             "-Werror",
         ])
         .arg(format!("-DGENERATION={}", build.generation))
+        .arg(format!("-DMINOR={}", build.minor))
         .args(build.arguments)
         .arg(format!("-Wl,-soname,{soname}"))
         .arg(format!("-Wl,--version-script,{}", script.display()))

@@ -12,12 +12,13 @@
 
 mod each;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 use hip_standin::Build;
@@ -91,6 +92,18 @@ pub fn has_cpp() -> bool {
 /// Compiles `sources` of `tests/programs` into a file `name`, in a directory of its own that depends on what
 /// goes in (libraries that `arguments` name included), and returns that directory.
 fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
+    static COMPILED: Mutex<BTreeMap<Vec<String>, PathBuf>> = Mutex::new(BTreeMap::new());
+    let all = [&[name], sources, arguments].concat();
+    let key: Vec<String> = all.into_iter().map(String::from).collect();
+    if let Some(directory) = COMPILED.lock().unwrap().get(&key) {
+        return directory.clone();
+    }
+    let directory = compile_anew(name, sources, arguments);
+    COMPILED.lock().unwrap().insert(key, directory.clone());
+    directory
+}
+
+fn compile_anew(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     let mut hash = DefaultHasher::new();
     (name, sources, arguments).hash(&mut hash);

@@ -175,9 +175,10 @@ static int one_pointer(const char *command, void **out, char **fields, int *erro
     return 1;
 }
 
-/* Functions that free. 0: no such command. */
-static int frees(const char *command, void *pointer, char **fields, int *error)
+/* Functions that free, and others whose first argument is what the command names. 0: no such command. */
+static int takes_it(const char *command, void *pointer, char **fields, int *error)
 {
+    void *graph;
     if (!strcmp(command, "free"))
         *error = HIP(hipFree)(pointer);
     else if (!strcmp(command, "free_async"))
@@ -194,6 +195,10 @@ static int frees(const char *command, void *pointer, char **fields, int *error)
         *error = HIP(hipMipmappedArrayDestroy)(pointer);
     else if (!strcmp(command, "synchronize"))
         *error = HIP(hipStreamSynchronize)(pointer);
+    else if (!strcmp(command, "capture"))
+        *error = HIP(hipStreamBeginCapture)(pointer, 0);
+    else if (!strcmp(command, "end_capture"))
+        *error = HIP(hipStreamEndCapture)(pointer, &graph);
     else
         return 0;
     return 1;
@@ -246,7 +251,7 @@ int allocate(const char *command, char *fields)
     } else if (one_pointer(command, out, &fields, &error)) {
         tell(command, name, error, &output, sizeof(void *));
         puts("");
-    } else if (frees(command, handle(name), &fields, &error)) {
+    } else if (takes_it(command, handle(name), &fields, &error)) {
         printf("%s %s = %d\n", command, name, error);
     } else {
         return 0;

@@ -11,6 +11,7 @@
  *   channels, 0x20.4)   mipmapped:NAME:BITS:WIDTH:HEIGHT:DEPTH:LEVELS   mipmapped_create:NAME:FORMAT:...
  *   free:NAME   free_async:NAME[:STREAM]   release:NAME   free_array:NAME   array_destroy:NAME
  *   free_mipmapped:NAME   mipmapped_destroy:NAME   stream:NAME   synchronize:STREAM
+ *   capture:STREAM   end_capture:STREAM
  *   default_pool:NAME:DEVICE   pool:NAME:DEVICE   (more of these: allocate.c)
  *   malloc_nowhere:BYTES   free_inside:NAME   free_null   free_bogus
  *   info   info:free   info:total   info:none   total   total_nowhere   props   props0600   props0000

@@ -57,6 +57,8 @@ typedef struct {
     F(hipSetDevice, "hip_4.2", (int))                                                                       \
     F(hipGetLastError, "hip_4.2", (void))                                                                   \
     F(hipStreamCreate, "hip_4.2", (void **))                                                                \
+    F(hipStreamBeginCapture, "hip_4.3", (void *stream, int mode))                                           \
+    F(hipStreamEndCapture, "hip_4.3", (void *stream, void **graph))                                         \
     F(hipStreamSynchronize, "hip_4.2", (void *stream))                                                      \
     F(hipDeviceGetDefaultMemPool, "hip_5.1", (void **, int device))                                         \
     F(hipMemPoolCreate, "hip_5.1", (void **, const hipMemPoolProps *))

@@ -3,6 +3,7 @@
 use super::Member;
 use crate::account;
 use crate::fault::fault_point;
+use crate::layout::Cell;
 use crate::liveness::Liveness;
 use crate::reap::{empty, forget_identity};
 use crate::slot::State;
@@ -46,7 +47,7 @@ impl Member {
             return Err(Stayed::InUse);
         }
         let anomalies = slot.anomalies.load(Ordering::Relaxed);
-        self.map.row(self.slot).for_each(empty);
+        self.cells().for_each(empty);
         forget_identity(slot);
         clearing.swap(&slot.claim, self.claimed.with(State::Free));
         fault_point!(LeaveFreed);
@@ -84,9 +85,14 @@ impl Member {
     }
 
     fn is_idle(&self) -> bool {
-        self.map
-            .row(self.slot)
+        self.cells()
             .map(account::read)
             .all(|cell| cell.live == 0 && cell.pending == 0)
+    }
+
+    /// The cells that this process has written to.
+    fn cells(&self) -> impl Iterator<Item = &Cell> {
+        let columns = self.gpus.iter().map(|gpu| self.map.column(gpu.index));
+        columns.filter_map(|column| column.get(self.slot))
     }
 }

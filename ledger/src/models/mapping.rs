@@ -98,6 +98,10 @@ impl Mapping {
         (0..GPUS).filter_map(move |gpu| self.column(gpu).get(slot))
     }
 
+    pub(crate) fn used_row(&self, slot: usize) -> impl Iterator<Item = &Cell> {
+        self.row(slot)
+    }
+
     pub(crate) fn used_slots(&self) -> impl ExactSizeIterator<Item = (usize, &Slot)> {
         let count = self.header().high_water.word.load(Ordering::Acquire);
         let count = usize::try_from(count).unwrap_or(usize::MAX);

@@ -17,6 +17,7 @@ use crate::liveness::{self, At, Taken};
 use crate::mapping::{Mapping, Memory};
 use crate::member::{Identity, Member, MemberGpu, Parts};
 use crate::place::{BudgetName, Place};
+use crate::process::Who;
 use crate::reap::{Right, Scan, Target, reap};
 use crate::slot::{Claim, State};
 use crate::sync::Ordering;
@@ -42,6 +43,7 @@ struct Surroundings {
     budget: BudgetName,
     gpus: [GpuSpec; 1],
     identity: Identity,
+    who: Who,
 }
 
 fn surroundings() -> &'static Surroundings {
@@ -63,6 +65,7 @@ fn surroundings() -> &'static Surroundings {
                 comm: b"model".to_vec(),
                 library_version: "0".to_owned(),
             },
+            who: Who::this(),
         }
     })
 }
@@ -168,6 +171,7 @@ impl World {
             budget: &surroundings.budget,
             gpus: &surroundings.gpus,
             identity: &surroundings.identity,
+            who: surroundings.who,
         };
         let ledger = LedgerFile {
             map: self.map(),

@@ -18,16 +18,19 @@ enum {
     hipErrorInvalidDevice = 101,
     hipErrorInvalidContext = 201,
     hipErrorInvalidHandle = 400,
+    hipErrorIllegalState = 401,
     hipErrorNotFound = 500,
     hipErrorNotReady = 600,
     hipErrorContextIsDestroyed = 709,
     hipErrorNotSupported = 801,
+    hipErrorStreamCaptureUnsupported = 900,
     hipErrorUnknown = 999,
 };
 
 typedef int hipDevice_t;
 typedef struct stream *hipStream_t;
 typedef struct event *hipEvent_t;
+typedef struct graph *hipGraph_t;
 typedef struct context *hipCtx_t;
 typedef struct array *hipArray_t;
 typedef struct array *hipMipmappedArray_t;

@@ -120,6 +120,14 @@ int device_on_board(int ordinal)
     return 0 <= ordinal && ordinal < visible_count ? visible[ordinal] : -1;
 }
 
+int ordinal_of(int device)
+{
+    int ordinal = 0;
+    while (ordinal < visible_count && visible[ordinal] != device)
+        ordinal++;
+    return ordinal;
+}
+
 int current_ordinal(void)
 {
     return current;

@@ -3,7 +3,7 @@
  *
  * FUNCTION(since, version, slot, name, parameters, arguments, outputs)
  *     one that returns an error code and records it as the thread's last. `since`: the first generation
- *     that has it; `version`: its symbol version; `slot`: its place in the dispatch table, in pointers
+ *     that has it (5_7: of those builds of 5 only the one of 5.7); `version`: its symbol version; `slot`: its place in the dispatch table, in pointers
  *     behind the size; `outputs`: what is written on success (for poisoning and null results).
  *     Implemented by do_NAME.
  * DIRECT(...)
@@ -117,6 +117,14 @@ FUNCTION(5, hip_4.2, 87, hipExtStreamCreateWithCUMask, (hipStream_t *stream, uin
       uint32_t *mask), (stream, words, mask), OUT(stream))
 FUNCTION(5, hip_4.2, 346, hipStreamSynchronize, (hipStream_t stream), (stream), NONE)
 FUNCTION(5, hip_4.2, 337, hipStreamDestroy, (hipStream_t stream), (stream), NONE)
+FUNCTION(5_7, hip_4.2, 341, hipStreamGetDevice, (hipStream_t stream, hipDevice_t *device), (stream,
+      device), OUT(device))
+FUNCTION(5, hip_4.3, 333, hipStreamBeginCapture, (hipStream_t stream, int mode), (stream, mode), NONE)
+FUNCTION(5, hip_4.3, 344, hipStreamIsCapturing, (hipStream_t stream, int *status), (stream, status),
+      OUT(status))
+FUNCTION(5, hip_4.3, 338, hipStreamEndCapture, (hipStream_t stream, hipGraph_t *graph), (stream,
+      graph), OUT(graph))
+FUNCTION(5, hip_4.3, 136, hipGraphDestroy, (hipGraph_t graph), (graph), NONE)
 FUNCTION(5, hip_5.1, 219, hipMallocAsync, (void **pointer, size_t bytes, hipStream_t stream),
       (pointer, bytes, stream), OUT(pointer))
 FUNCTION(5, hip_5.1, 220, hipMallocFromPoolAsync, (void **pointer, size_t bytes, hipMemPool_t pool,
@@ -133,6 +141,8 @@ FUNCTION(5, hip_5.1, 241, hipMemPoolDestroy, (hipMemPool_t pool), (pool), NONE)
 FUNCTION(5, hip_5.1, 250, hipMemPoolTrimTo, (hipMemPool_t pool, size_t keep), (pool, keep), NONE)
 FUNCTION(5, hip_5.1, 245, hipMemPoolGetAttribute, (hipMemPool_t pool, int attribute, void *value),
       (pool, attribute, value), NONE)
+FUNCTION(5, hip_5.1, 244, hipMemPoolGetAccess, (int *flags, hipMemPool_t pool, hipMemLocation
+      *location), (flags, pool, location), NONE)
 FUNCTION(5, hip_5.1, 249, hipMemPoolSetAttribute, (hipMemPool_t pool, int attribute, void *value),
       (pool, attribute, value), NONE)
 

@@ -1,6 +1,7 @@
 /* What the parts of the stand-in share.
  *
- * GENERATION (5, 6 or 7) and REGISTERS (0 or 1) come from the build. */
+ * GENERATION (5, 6 or 7), MINOR (of the release that it is modelled on) and REGISTERS (0 or 1) come from the
+ * build. */
 #pragma once
 
 #include <pthread.h>
@@ -19,6 +20,11 @@ enum { MaxDevices = 64, NO_SLOT = -1 };
 #define IF_SINCE_6(...) __VA_ARGS__
 #else
 #define IF_SINCE_6(...)
+#endif
+#if GENERATION > 5 || MINOR >= 7
+#define IF_SINCE_5_7(...) __VA_ARGS__
+#else
+#define IF_SINCE_5_7(...)
 #endif
 #define IF_SINCE_5(...) __VA_ARGS__
 #define IF_SINCE(since, ...) IF_SINCE_##since(__VA_ARGS__)
@@ -124,8 +130,9 @@ struct device {
 extern struct device board[MaxDevices];
 extern int boards, visible[MaxDevices], visible_count;
 void devices_read(const char *list, uint64_t vram);
-/* The place on the board of a HIP ordinal, or -1. */
+/* The place on the board of a HIP ordinal, or -1; and the ordinal of a place that is visible. */
 int device_on_board(int ordinal);
+int ordinal_of(int device);
 /* The calling thread's. */
 int current_ordinal(void);
 int current_device(void);
@@ -202,6 +209,7 @@ void arrays_after_fork(void);
 
 struct stream {
     int device;
+    bool capturing; /* calls are recorded in a graph, not done */
 };
 /* Work of a stream (NULL: all) of a device is done: freed memory goes back to its pool. */
 void pools_synchronize(int device, hipStream_t stream, bool all_streams);

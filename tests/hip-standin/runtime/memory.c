@@ -237,11 +237,7 @@ hipError_t do_hipPointerGetAttributes(hipPointerAttribute_t *attributes, const v
         bool host = block->kind == KindHost, managed = block->kind == KindManaged;
         /* hipMemoryType: 5.x counts from host = 0, and has managed memory as the device's; since 6 host is 1. */
         int type = GENERATION == 5 ? !host : host ? 1 : managed ? 3 : 2;
-        int ordinal = 0;
-        for (int i = 0; i < visible_count; i++)
-            if (visible[i] == block->device)
-                ordinal = i;
-        *attributes = (hipPointerAttribute_t){type,    ordinal, (void *)pointer, host || managed ? (void *)pointer : NULL,
+        *attributes = (hipPointerAttribute_t){type,    ordinal_of(block->device), (void *)pointer, host || managed ? (void *)pointer : NULL,
                                               managed, block->flags};
     }
     pthread_mutex_unlock(&lock);

@@ -224,8 +224,31 @@ static int device_of(hipStream_t stream)
     return (uintptr_t)stream > 2 ? stream->device : current_device(); /* 1 and 2 name default streams */
 }
 
+static bool is_capturing(hipStream_t stream)
+{
+    return (uintptr_t)stream > 2 && stream->capturing;
+}
+
+/* An address for an allocation that a graph will make each time it runs. It takes nothing now. (Before 6 it is made
+ * at once.) */
+static hipError_t record_allocation(void **pointer, uint64_t bytes, hipStream_t stream)
+{
+    if (!pointer)
+        return hipErrorInvalidValue;
+    struct block block = {.bytes = bytes, .device = stream->device, .kind = KindVirtual};
+    pthread_mutex_lock(&lock);
+    block.base = space_take(bytes);
+    if (block.base)
+        block_add(&block);
+    pthread_mutex_unlock(&lock);
+    *pointer = (void *)block.base;
+    return block.base || bytes == 0 ? hipSuccess : hipErrorOutOfMemory;
+}
+
 hipError_t do_hipMallocAsync(void **pointer, size_t bytes, hipStream_t stream)
 {
+    if (GENERATION >= 6 && is_capturing(stream))
+        return record_allocation(pointer, bytes, stream);
     pthread_mutex_lock(&lock);
     struct pool *pool = pool_of_device(device_of(stream));
     hipError_t error = pool ? allocate_from(pointer, bytes, pool, stream) : hipErrorOutOfMemory;
@@ -235,6 +258,8 @@ hipError_t do_hipMallocAsync(void **pointer, size_t bytes, hipStream_t stream)
 
 hipError_t do_hipMallocFromPoolAsync(void **pointer, size_t bytes, hipMemPool_t pool, hipStream_t stream)
 {
+    if (GENERATION >= 6 && is_capturing(stream))
+        return record_allocation(pointer, bytes, stream);
     pthread_mutex_lock(&lock);
     hipError_t error = exists(pool) ? allocate_from(pointer, bytes, pool, stream) : hipErrorInvalidValue;
     pthread_mutex_unlock(&lock);
@@ -245,6 +270,8 @@ hipError_t do_hipFreeAsync(void *pointer, hipStream_t stream)
 {
     if (!pointer)
         return GENERATION >= 7 ? hipSuccess : hipErrorInvalidValue;
+    if (is_capturing(stream))
+        return hipSuccess; /* recorded: nothing is freed now */
     hipError_t error = hipErrorInvalidValue;
     pthread_mutex_lock(&lock);
     struct block *block = block_around((uintptr_t)pointer);
@@ -363,6 +390,22 @@ hipError_t do_hipMemPoolGetAttribute(hipMemPool_t pool, int attribute, void *val
     return error;
 }
 
+/* Who may use what is in a pool: its own device. 5.2 says success and answers nothing. */
+hipError_t do_hipMemPoolGetAccess(int *flags, hipMemPool_t pool, hipMemLocation *location)
+{
+    enum { ReadAndWrite = 3 };
+    if (!flags || !location)
+        return hipErrorInvalidValue;
+    pthread_mutex_lock(&lock);
+    bool known = exists(pool);
+    if (known && (GENERATION > 5 || MINOR >= 7)) {
+        bool own = location->type == hipMemLocationTypeDevice && device_on_board(location->id) == pool->device;
+        *flags = own ? ReadAndWrite : 0;
+    }
+    pthread_mutex_unlock(&lock);
+    return known ? hipSuccess : hipErrorInvalidValue;
+}
+
 /* The high-water marks can only be set to 0, which makes them start anew. */
 hipError_t do_hipMemPoolSetAttribute(hipMemPool_t pool, int attribute, void *value)
 {
@@ -391,7 +434,7 @@ hipError_t do_hipStreamCreateWithFlags(hipStream_t *stream, unsigned flags)
     struct stream *made = malloc(sizeof *made);
     if (!made)
         return hipErrorOutOfMemory;
-    made->device = current_device();
+    *made = (struct stream){.device = current_device()};
     *stream = made;
     return hipSuccess;
 }
@@ -422,3 +465,62 @@ hipError_t do_hipStreamDestroy(hipStream_t stream)
     free(stream);
     return hipSuccess;
 }
+
+hipError_t do_hipStreamBeginCapture(hipStream_t stream, int mode)
+{
+    if (mode < 0 || mode > 2)
+        return hipErrorInvalidValue;
+    if ((uintptr_t)stream <= 2)
+        return hipErrorStreamCaptureUnsupported;
+    if (stream->capturing)
+        return hipErrorIllegalState;
+    stream->capturing = true;
+    return hipSuccess;
+}
+
+/* 0: no, 1: yes. */
+hipError_t do_hipStreamIsCapturing(hipStream_t stream, int *status)
+{
+    if (!status)
+        return hipErrorInvalidValue;
+    *status = is_capturing(stream);
+    return hipSuccess;
+}
+
+struct graph {
+    int nothing; /* it cannot be run */
+};
+
+hipError_t do_hipStreamEndCapture(hipStream_t stream, hipGraph_t *graph)
+{
+    if (!graph)
+        return hipErrorInvalidValue;
+    if (!is_capturing(stream))
+        return hipErrorIllegalState;
+    hipGraph_t made = calloc(1, sizeof *made);
+    if (!made)
+        return hipErrorOutOfMemory;
+    stream->capturing = false;
+    *graph = made;
+    return hipSuccess;
+}
+
+hipError_t do_hipGraphDestroy(hipGraph_t graph)
+{
+    if (!graph)
+        return hipErrorInvalidValue;
+    free(graph);
+    return hipSuccess;
+}
+
+#if GENERATION > 5 || MINOR >= 7
+hipError_t do_hipStreamGetDevice(hipStream_t stream, hipDevice_t *device)
+{
+    if (!device)
+        return hipErrorInvalidValue;
+    if ((uintptr_t)stream == 1)
+        return hipErrorContextIsDestroyed; /* the legacy stream: what 5.7 says; later ones crash */
+    *device = ordinal_of(device_of(stream));
+    return hipSuccess;
+}
+#endif

@@ -30,10 +30,16 @@ impl Build {
 
     /// The first part of its version: 5, 6 or 7.
     pub fn generation(self) -> u32 {
+        self.release().0
+    }
+
+    /// The release whose functions it has, as far as the stand-in has them: `(5, 7)`.
+    pub fn release(self) -> (u32, u32) {
         match self {
-            Self::Five | Self::FivePlain => 5,
-            Self::Six | Self::SixRegistering => 6,
-            Self::Seven => 7,
+            Self::Five => (5, 7),
+            Self::FivePlain => (5, 2),
+            Self::Six | Self::SixRegistering => (6, 4),
+            Self::Seven => (7, 2),
         }
     }
 

@@ -201,3 +201,99 @@ fn pools_of_ones_own() {
         );
     }
 }
+
+fn stream(hip: &Instance) -> *mut c_void {
+    let mut stream = UNTOUCHED;
+    let error = call!(hip, hipStreamCreate(&raw mut stream => *mut *mut c_void));
+    assert_eq!(error, SUCCESS);
+    stream
+}
+
+#[test]
+fn a_stream_knows_its_device_since_5_7() {
+    for build in Build::ALL {
+        let hip = Instance::with(
+            build,
+            &Settings::new().devices("3"),
+            &[("HIP_VISIBLE_DEVICES", "2,1")],
+        );
+        assert_eq!(hip.set_device(1), SUCCESS);
+        let of_1 = stream(&hip);
+        assert_eq!(hip.set_device(0), SUCCESS);
+        if build.release() < (5, 7) {
+            assert_eq!(hip.address("hipStreamGetDevice"), None);
+            continue;
+        }
+        for (stream, expected) in [
+            (of_1, 1),
+            (stream(&hip), 0),
+            (NULL, 0),
+            (2 as *mut c_void, 0),
+        ] {
+            let mut device = -1;
+            let error = call!(&hip, hipStreamGetDevice(stream => *mut c_void, &raw mut device => *mut c_int));
+            assert_eq!((error, device), (SUCCESS, expected), "{build}");
+        }
+        let nowhere = ptr::null_mut();
+        let error = call!(&hip, hipStreamGetDevice(of_1 => *mut c_void, nowhere => *mut c_int));
+        assert_eq!(error, INVALID_VALUE);
+    }
+}
+
+#[test]
+fn a_pool_is_for_its_own_device() {
+    for build in Build::ALL {
+        let devices = Settings::new().devices("3");
+        let hip = Instance::with(build, &devices, &[("HIP_VISIBLE_DEVICES", "2,1")]);
+        let access = |pool: *mut c_void, device: c_int| {
+            let (mut flags, mut location) = (-1, [1, device]);
+            let error = call!(&hip, hipMemPoolGetAccess(&raw mut flags => *mut c_int, pool => *mut c_void,
+                location.as_mut_ptr() => *mut c_int));
+            (error, flags)
+        };
+        for own in [0, 1] {
+            let pool = default_pool(&hip, own);
+            let answers = [access(pool, own), access(pool, 1 - own)];
+            let expected = if build.release() < (5, 7) {
+                [(SUCCESS, -1); 2]
+            } else {
+                [(SUCCESS, 3), (SUCCESS, 0)]
+            };
+            assert_eq!(answers, expected, "{build}");
+        }
+        assert_eq!(access(NULL, 0), (INVALID_VALUE, -1));
+    }
+}
+
+/// Since 6 what is recorded has an address, and takes its memory when the graph runs; before, it takes it at once.
+/// What is freed is there until the graph runs.
+#[test]
+fn a_stream_that_is_captured_takes_nothing() {
+    for build in Build::ALL {
+        let hip = Instance::new(build);
+        let stream = stream(&hip);
+        let capturing = |of: *mut c_void| {
+            let mut status = -1;
+            let error =
+                call!(&hip, hipStreamIsCapturing(of => *mut c_void, &raw mut status => *mut c_int));
+            assert_eq!(error, SUCCESS);
+            status
+        };
+        let begin = |of| call!(&hip, hipStreamBeginCapture(of => *mut c_void, 0 => c_int));
+        assert_eq!((begin(NULL), capturing(NULL)), (900, 0));
+        assert_eq!((capturing(stream), begin(stream)), (0, SUCCESS));
+        assert_eq!((begin(stream), capturing(stream)), (401, 1));
+        let a = hip.malloc_async(GIB, stream).unwrap();
+        assert!(!a.is_null());
+        let taken = if build.generation() >= 6 { 0 } else { GIB };
+        assert_eq!((hip.live(0), hip.free_async(a, stream)), (taken, SUCCESS));
+        assert_eq!((hip.free_async(a, stream), hip.live(0)), (SUCCESS, taken));
+        let mut graph = UNTOUCHED;
+        let mut end = || call!(&hip, hipStreamEndCapture(stream => *mut c_void, &raw mut graph => *mut *mut c_void));
+        assert_eq!((end(), end()), (SUCCESS, 401));
+        assert_eq!(call!(&hip, hipGraphDestroy(graph => *mut c_void)), SUCCESS);
+        assert_eq!(capturing(stream), 0);
+        hip.malloc_async(MIB, stream).unwrap();
+        assert_eq!(hip.live(0), taken + MIB);
+    }
+}

@@ -23,6 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub enum Request {
     /// Fail ALLOC_MEMORY_OF_GPU ioctls.
     FailAllocs(FailAllocs),
+    /// Hold allocations of VRAM back.
+    HoldAllocs(HoldAllocs),
+    /// Let go of what is held back, and hold no more.
+    LetGo,
     /// Change how much VRAM of a GPU can be allocated. What is allocated already stays.
     SetVram {
         /// The GPU: 0 is the first.
@@ -61,6 +65,17 @@ pub struct FailAllocs {
     /// Whether only VRAM counts: a hipMalloc also allocates memory of other kinds now and then.
     #[serde(default)]
     pub vram_only: bool,
+}
+
+/// Which allocations of VRAM to hold back, and when. 20 seconds at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HoldAllocs {
+    /// From which size on, in bytes.
+    pub from: u64,
+    /// Whether the memory is given and counted first, so that the caller only waits for the answer; else
+    /// nothing is done yet.
+    pub given: bool,
 }
 
 fn one() -> u32 {
@@ -164,6 +179,22 @@ impl Control {
         self.done(&Request::FailAllocs(order))
     }
 
+    /// Holds allocations back.
+    ///
+    /// # Errors
+    /// When the node is gone.
+    pub fn hold_allocs(&self, order: HoldAllocs) -> io::Result<()> {
+        self.done(&Request::HoldAllocs(order))
+    }
+
+    /// Lets go of what is held back.
+    ///
+    /// # Errors
+    /// When the node is gone.
+    pub fn let_go(&self) -> io::Result<()> {
+        self.done(&Request::LetGo)
+    }
+
     /// Sets how much VRAM of the GPU at `gpu` (0 is the first) can be allocated.
     ///
     /// # Errors
@@ -224,6 +255,14 @@ mod tests {
             parse(r#"{"op":"fail_allocs","nth":3,"vram_only":true}"#),
             Request::FailAllocs(FailAllocs::nth_vram(3))
         );
+        assert_eq!(
+            parse(r#"{"op":"hold_allocs","from":4096,"given":true}"#),
+            Request::HoldAllocs(HoldAllocs {
+                from: 4096,
+                given: true
+            })
+        );
+        assert_eq!(parse(r#"{"op":"let_go"}"#), Request::LetGo);
         assert!(serde_json::from_str::<Request>(r#"{"op":"explode"}"#).is_err());
         let text = serde_json::to_string(&Response::Error("no".into())).unwrap();
         assert_eq!(text, r#"{"error":"no"}"#);

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Client, GIB, MIB, vram_of, wait_until};
 use kfd_emulator::Node;
-use kfd_emulator::control::FailAllocs;
+use kfd_emulator::control::{FailAllocs, HoldAllocs};
 
 #[test]
 fn two_processes_share_vram() {
@@ -26,6 +26,55 @@ fn two_processes_share_vram() {
     a.ok(&format!("free {held}"));
     b.ok(&format!("free {small}"));
     b.ok(&format!("alloc {GIB}"));
+}
+
+#[test]
+fn an_allocation_that_is_held_back_holds_up_no_other() {
+    let node = start_or_skip!(Node::builder().vram(GIB));
+    let control = node.control();
+    let held_back = |given| {
+        let order = HoldAllocs { from: MIB, given };
+        control.hold_allocs(order).unwrap();
+        let mut client = Client::open(&node);
+        client.send(&format!("alloc {MIB}"));
+        client
+    };
+    let mut other = Client::open(&node);
+    let mut given = held_back(true);
+    wait_until("the memory", || vram_of(&node, given.pid()) == Some(MIB));
+    let mut not_given = held_back(false);
+    // Neither of them smaller than asked for, nor of another kind.
+    other.ok("alloc 4096");
+    other.ok(&format!("alloc-gtt {MIB}"));
+    assert_eq!(vram_of(&node, not_given.pid()), Some(0));
+    control.mark("let go").unwrap();
+    control.let_go().unwrap();
+    for client in [&mut given, &mut not_given] {
+        client.answer().unwrap();
+        assert_eq!(vram_of(&node, client.pid()), Some(MIB));
+    }
+    let trace = control.trace(true).unwrap();
+    let names = trace
+        .entries
+        .iter()
+        .filter(|entry| entry.pid != other.pid());
+    let names: Vec<_> = names.map(|entry| entry.name.as_str()).collect();
+    let last = ["let go", "ALLOC_MEMORY_OF_GPU", "ALLOC_MEMORY_OF_GPU"];
+    assert!(names.ends_with(&last), "{names:?}");
+}
+
+#[test]
+fn a_process_that_is_killed_while_it_is_held_back_goes() {
+    let node = start_or_skip!(Node::builder().vram(GIB));
+    let control = node.control();
+    let (from, given) = (MIB, true);
+    control.hold_allocs(HoldAllocs { from, given }).unwrap();
+    let mut client = Client::open(&node);
+    client.send(&format!("alloc {MIB}"));
+    wait_until("the memory", || vram_of(&node, client.pid()) == Some(MIB));
+    client.process.kill().unwrap();
+    control.let_go().unwrap();
+    wait_until("its end", || control.state().unwrap().processes.is_empty());
 }
 
 #[test]

@@ -288,6 +288,12 @@ impl Instance {
 /// What an output holds before a call.
 pub const UNTOUCHED: *mut c_void = 0x5a5a_5a5a_usize as *mut c_void;
 
+/// The release that a row of `functions.h` names: `6`, `5_7`.
+pub fn since(field: &str) -> (u32, u32) {
+    let (generation, minor) = field.split_once('_').unwrap_or((field, "0"));
+    (generation.parse().unwrap(), minor.parse().unwrap())
+}
+
 /// The channel format of `channels` floats.
 pub fn floats(channels: usize) -> [c_int; 5] {
     let mut format = [0, 0, 0, 0, 2];

@@ -114,6 +114,14 @@ pub fn obey(shared: &Shared, request: Request) -> Response {
             });
             Response::Done
         }
+        Request::HoldAllocs(order) => {
+            shared.held.order(Some(order));
+            Response::Done
+        }
+        Request::LetGo => {
+            shared.held.order(None);
+            Response::Done
+        }
         Request::SetVram { gpu, bytes } => {
             let mut driver = shared.driver();
             let gpus = driver.devices.len();
@@ -191,6 +199,13 @@ mod tests {
             .fail_allocs(control::FailAllocs::nth_vram(0))
             .unwrap();
         assert_eq!(shared.driver().fail_allocs, None);
+        let (from, given) = (4096, true);
+        control
+            .hold_allocs(control::HoldAllocs { from, given })
+            .unwrap();
+        assert!(shared.held.holds(4096, true));
+        control.let_go().unwrap();
+        assert!(!shared.held.holds(4096, true));
         let wrong = control::FailAllocs {
             errno: 99_999,
             ..control::FailAllocs::nth_vram(1)

@@ -5,6 +5,7 @@ pub mod caller;
 pub mod control;
 mod fuse;
 mod gpu_memory;
+pub mod held;
 mod processor;
 pub mod procfs;
 pub mod seccomp;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::state::{Driver, MemoryFile};
 use crate::trace::Trace;
 
+use super::held::Held;
 use super::workers::Workers;
 
 /// The state of a node and what wakes those who wait for it to change.
@@ -18,6 +19,8 @@ pub struct Shared {
     pub trace: Trace,
     /// Threads for what clients can make last.
     pub workers: Arc<Workers>,
+    /// Answers that are held back by an order.
+    pub held: Held,
     /// A wait began. Goes with the driver's lock.
     pub wait_began: Condvar,
     queues_serial: AtomicU64,
@@ -32,6 +35,7 @@ impl Shared {
             memory,
             trace,
             workers: Arc::default(),
+            held: Held::default(),
             wait_began: Condvar::new(),
             queues_serial: AtomicU64::new(0),
             kick: (Mutex::new(false), Condvar::new()),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fuser::ReplyIoctl;
 use nix::errno::Errno;
 
-use crate::abi::kfd::WaitEvents;
-use crate::abi::{Command, load};
+use crate::abi::kfd::{ALLOC_VRAM, AllocMemory, WaitEvents, number};
+use crate::abi::{self, Command, load};
 use crate::ioctl::{self, Caller, Fields, Outcome};
 use crate::server::shared::Shared;
 use crate::server::staged::StagedCaller;
@@ -52,12 +52,20 @@ fn put_off(reply: ReplyIoctl) {
 impl Ioctl {
     /// Answers it, now or later. Does not wait for the caller's memory.
     pub(super) fn start(self, reply: ReplyIoctl) {
+        if self.is_held(false) {
+            self.hold(|ioctl| ioctl.go_on(reply));
+        } else {
+            self.go_on(reply);
+        }
+    }
+
+    fn go_on(self, reply: ReplyIoctl) {
         match self.run(reply) {
             Left::Nothing => {}
             Left::Memory(reply) => self.later(reply, |mut ioctl, take| {
                 ioctl.caller.fetch();
                 if let Some(reply) = take() {
-                    ioctl.start(reply);
+                    ioctl.go_on(reply);
                 }
             }),
             Left::Answer(reply, result, argument, fields) if self.caller.has_written() => {
@@ -68,10 +76,34 @@ impl Ioctl {
                     }
                 });
             }
+            Left::Answer(reply, Ok(()), argument, fields) if self.is_held(true) => {
+                self.hold(move |ioctl| ioctl.answer(reply, Ok(()), &argument, fields));
+            }
             Left::Answer(reply, result, argument, fields) => {
                 self.answer(reply, result, &argument, fields);
             }
         }
+    }
+
+    /// Whether it allocates VRAM, and so much that it is to be held back at this point: the memory is `given`
+    /// or not.
+    fn is_held(&self, given: bool) -> bool {
+        if self.command.kind() != abi::kfd::TYPE
+            || self.command.number() != number::ALLOC_MEMORY_OF_GPU
+        {
+            return false;
+        }
+        let memory = load::<AllocMemory>(&self.argument);
+        memory.flags & ALLOC_VRAM != 0 && self.shared.held.holds(memory.size, given)
+    }
+
+    /// Goes on when the order to hold it back ends. Not a worker's job: those are answered for when they take
+    /// long.
+    fn hold(self, go_on: impl FnOnce(Self) + Send + 'static) {
+        std::thread::spawn(move || {
+            self.shared.held.wait();
+            go_on(self);
+        });
     }
 
     /// Goes on in a worker, which takes the reply when it is done with the caller's memory.
