@@ -11,6 +11,8 @@
 //   last-error               what hipGetLastError gives
 //   child HOW                a child that ends by exit, _exit, abort, exec, vfork or spawn: `status N`
 //   racers THREADS BYTES     all allocate BYTES at once: `granted G refused R`; what was granted stays
+//   beside LARGE COUNT BYTES  allocates BYTES COUNT times while another thread allocates and frees LARGE
+//                            all the time: `granted G refused R`; all is freed again
 //   pid                      `pid N`
 //   exec                     starts this program anew in the same process: `ready`
 //   workers | dismiss        forked workers: see hipsh_workers.h
@@ -119,10 +121,36 @@ static void race(int threads, size_t bytes) {
   printf("granted %d refused %d\n", granted, refused);
 }
 
+static size_t large_bytes;
+static int is_over;
+
+static void *comes_and_goes(void *unused) {
+  while (!__atomic_load_n(&is_over, __ATOMIC_SEQ_CST)) {
+    void *pointer = NULL;
+    if (!HIP(hipMalloc)(&pointer, large_bytes)) HIP(hipFree)(pointer);
+  }
+  return unused;
+}
+
+static void beside(size_t large, int count, size_t bytes) {
+  pthread_t other;
+  void **pointers = calloc((size_t)count, sizeof *pointers);
+  if (!pointers) exit(4);
+  large_bytes = large;
+  granted = is_over = 0;
+  pthread_create(&other, NULL, comes_and_goes, NULL);
+  for (int i = 0; i < count; i++) granted += !HIP(hipMalloc)(&pointers[i], bytes);
+  __atomic_store_n(&is_over, 1, __ATOMIC_SEQ_CST);
+  pthread_join(other, NULL);
+  for (int i = 0; i < count; i++) HIP(hipFree)(pointers[i]);
+  free(pointers);
+  printf("granted %d refused %d\n", granted, count - granted);
+}
+
 static void command(char *line) {
   if (driver_command(line) || memory_command(line)) return;
-  char verb[32] = "", first[64] = "", second[64] = "";
-  sscanf(line, "%31s %63s %63s", verb, first, second);
+  char verb[32] = "", first[64] = "", second[64] = "", third[64] = "";
+  sscanf(line, "%31s %63s %63s %63s", verb, first, second, third);
   size_t available = 0, total = 0;
   hipError_t error;
   if (!strcmp(verb, "malloc")) {
@@ -154,6 +182,8 @@ static void command(char *line) {
     child(first);
   } else if (!strcmp(verb, "racers")) {
     race(atoi(first), strtoull(second, NULL, 0));
+  } else if (!strcmp(verb, "beside")) {
+    beside(strtoull(first, NULL, 0), atoi(second), strtoull(third, NULL, 0));
   } else if (!strcmp(verb, "workers")) {
     start_workers(atoi(first), strtoull(second, NULL, 0));
   } else if (!strcmp(verb, "dismiss")) {

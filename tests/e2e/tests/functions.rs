@@ -27,6 +27,7 @@ on_each_runtime!(
     each_free_frees_what_others_allocated,
     a_free_that_fails_keeps_the_booking,
     an_address_that_is_given_again_is_booked_once,
+    a_block_over_old_ones_replaces_them,
     a_pool_s_cache_is_not_held_against_the_program,
     captured_allocations_work_as_before,
     a_second_process_is_refused_what_the_first_holds,
@@ -650,6 +651,11 @@ fn a_free_that_fails_keeps_the_booking(version: &str) -> Result<()> {
 /// is known to be gone.
 fn an_address_that_is_given_again_is_booked_once(version: &str) -> Result<()> {
     freed_past_hipflex(version, &[8 * MIB, 8 * MIB, 8 * MIB])
+}
+
+/// The same with blocks that lie over several old ones, or inside of one.
+fn a_block_over_old_ones_replaces_them(version: &str) -> Result<()> {
+    freed_past_hipflex(version, &[8 * MIB, 16 * MIB, 4 * MIB])
 }
 
 /// Rounds of three blocks of these sizes each, all freed in ways that are not hooked.

@@ -20,6 +20,8 @@ on_each_runtime!(
     exec_starts_at_zero,
     a_clean_exit_gives_back,
     another_pid_namespace_shares_and_is_never_robbed,
+    a_restarted_container_has_its_share_again,
+    others_go_on_at_once_whenever_a_process_is_killed,
     the_stricter_limit_holds,
     budgets_are_apart,
 );
@@ -166,6 +168,49 @@ fn another_pid_namespace_shares_and_is_never_robbed(version: &str) -> Result<()>
         || Ok(outside.info()?.free == 3 * GIB - bench.overhead()?),
         "the namespace's share is back",
     )
+}
+
+/// The first process of a container always has PID 1 there.
+fn a_restarted_container_has_its_share_again(version: &str) -> Result<()> {
+    let bench = Bench::start(version)?;
+    let mut witness = bench.limited_shell(Access::Linked, "4GiB")?;
+    let program = program::build("hipsh", &bench.runtime, Access::Linked)?;
+    for round in 0..3 {
+        let mut command = bench.command("/usr/bin/unshare");
+        command
+            .args(["--pid", "--fork", "--kill-child"])
+            .arg(&program);
+        limit_to(&mut command, "4GiB");
+        let mut inside = Shell::start(command)?;
+        assert_eq!(inside.say("pid")?, "pid 1");
+        eventually(
+            || inside.malloc("a", 3 * GIB),
+            &format!("container {round}"),
+        )?;
+        ensure!(!witness.malloc("b", 2 * GIB)?, "container {round}");
+        // With the container's own end, as a runtime of containers ends it.
+        inside.kill()?;
+    }
+    eventually(|| witness.malloc("b", 3 * GIB), "what the last one held")
+}
+
+/// Nothing that a dead process could hold stands in the way: not at the first call, not in between.
+fn others_go_on_at_once_whenever_a_process_is_killed(version: &str) -> Result<()> {
+    let bench = Bench::start(version)?;
+    let mut witness = bench.limited_shell(Access::Linked, "4GiB")?;
+    ensure!(witness.malloc("a", GIB)?);
+    for round in 0..8u64 {
+        let mut victim = bench.limited_shell(Access::Linked, "4GiB")?;
+        victim.tell(&format!("beside {GIB} 100000 4096"))?;
+        // It joins, or allocates, or frees: killed at another moment in each round.
+        std::thread::sleep(Duration::from_millis(round * 17));
+        victim.kill()?;
+        witness.free("a")?;
+        ensure!(witness.malloc("a", GIB)?, "round {round}");
+        let mut next = bench.limited_shell(Access::Linked, "4GiB")?;
+        eventually(|| next.malloc("b", 2 * GIB), "a newcomer")?;
+    }
+    Ok(())
 }
 
 fn the_stricter_limit_holds(version: &str) -> Result<()> {
