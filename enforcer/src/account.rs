@@ -277,6 +277,7 @@ impl Account {
     pub(crate) fn freed(&self, block: Block) {
         tracing::debug!("freed {} bytes at {:#x}", block.bytes, block.pointer);
         self.release(block);
+        self.overhead.left(block.gpu as usize, block.bytes);
     }
 
     fn release(&self, block: Block) {
@@ -288,17 +289,20 @@ impl Account {
     /// The runtime did not free a block: it is known again.
     pub(crate) fn not_freed(&self, block: Block) {
         self.remember(block);
+        self.overhead.left(block.gpu as usize, block.bytes);
     }
 
     fn remember(&self, block: Block) {
-        match self.live.insert(block) {
-            Ok(None) => {}
-            Ok(Some(gone)) => self.gone_unseen(gone),
-            Err(_) => tracing::warn!(
+        if self
+            .live
+            .insert(block, &mut |gone| self.gone_unseen(gone))
+            .is_err()
+        {
+            tracing::warn!(
                 "no memory to remember the block at {:#x}: its {} bytes stay booked until this process ends",
                 block.pointer,
                 block.bytes
-            ),
+            );
         }
     }
 

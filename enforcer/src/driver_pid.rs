@@ -11,9 +11,8 @@ use crate::environment;
 
 /// Where a container's host `/proc` is looked for.
 const HOST_PROC: &str = "/host/proc";
-/// How long it is not looked for again after it was not found, in milliseconds: that reads every process's
-/// status.
-const PATIENCE: u64 = 30_000;
+/// How long it is not looked for again after it was not found, in milliseconds.
+const PATIENCE: u64 = 1_000;
 
 /// Finds it once, and keeps it.
 pub(crate) struct DriverPid {

@@ -71,19 +71,29 @@ impl LiveBlocks {
         }))
     }
 
-    /// Remembers a block. If one at the same pointer was known, that one is returned: it must have been
-    /// freed in a way that was not seen, since the runtime has given its address again.
-    pub(crate) fn insert(&self, block: Block) -> Result<Option<Block>, OutOfMemory> {
+    /// Remembers a block. What was known to lie there, in whole or in part, goes to `gone`: it must have been
+    /// freed in a way that was not seen, since the runtime has given its addresses again.
+    pub(crate) fn insert(
+        &self,
+        block: Block,
+        gone: &mut dyn FnMut(Block),
+    ) -> Result<(), OutOfMemory> {
         let tables = &mut *self.lock();
-        let former = match block.sort {
-            Sort::Memory => tables.memory.insert(block)?,
-            Sort::Object => tables.objects.insert(block)?,
+        let tallies = &mut tables.tallies;
+        let mut forget = |old: Block| {
+            tally(tallies, &old, Tally::remove);
+            gone(old);
         };
-        if let Some(former) = &former {
-            tables.tally(former, Tally::remove);
+        match block.sort {
+            Sort::Memory => tables.memory.insert_over(block, &mut forget)?,
+            Sort::Object => {
+                if let Some(old) = tables.objects.insert(block)? {
+                    forget(old);
+                }
+            }
         }
-        tables.tally(&block, Tally::add);
-        Ok(former)
+        tally(tallies, &block, Tally::add);
+        Ok(())
     }
 
     /// Forgets a block and returns it: the object of this name, or the memory that `name` points into, most
@@ -94,7 +104,7 @@ impl LiveBlocks {
             Sort::Memory => tables.memory.take(name)?,
             Sort::Object => tables.objects.take_exactly(name)?,
         };
-        tables.tally(&block, Tally::remove);
+        tally(&mut tables.tallies, &block, Tally::take);
         Some(block)
     }
 
@@ -116,11 +126,9 @@ impl LiveBlocks {
     }
 }
 
-impl Tables {
-    fn tally(&mut self, block: &Block, change: impl FnOnce(&mut Tally, &Block)) {
-        if let Some(tally) = self.tallies.get_mut(block.gpu as usize) {
-            change(tally, block);
-        }
+fn tally(tallies: &mut [Tally], block: &Block, change: impl FnOnce(&mut Tally, &Block)) {
+    if let Some(tally) = tallies.get_mut(block.gpu as usize) {
+        change(tally, block);
     }
 }
 
@@ -137,6 +145,23 @@ struct Run {
 }
 
 impl Ordered {
+    /// Inserts a block and takes out all that overlap it.
+    fn insert_over(
+        &mut self,
+        block: Block,
+        gone: &mut impl FnMut(Block),
+    ) -> Result<(), OutOfMemory> {
+        let last = block
+            .pointer
+            .saturating_add(usize::try_from(block.bytes).unwrap_or(usize::MAX))
+            .saturating_sub(1);
+        while let Some(old) = self.take_if(last, |old| reaches(old, block.pointer)) {
+            gone(old);
+        }
+        self.insert(block).map(|_| ())
+    }
+
+    /// Inserts a block in the place of one of that name, which it returns.
     fn insert(&mut self, block: Block) -> Result<Option<Block>, OutOfMemory> {
         let Some(at) = self.run_of(block.pointer) else {
             return self.insert_first(block).map(|()| None);
@@ -169,22 +194,29 @@ impl Ordered {
     }
 
     fn take(&mut self, address: usize) -> Option<Block> {
+        self.take_if(address, |block| contains(block, address))
+    }
+
+    /// Takes out the last block that begins at or below `address`, if it is `wanted`.
+    fn take_if(&mut self, address: usize, wanted: impl FnOnce(&Block) -> bool) -> Option<Block> {
         let at = self.run_of(address)?;
         let run = self.runs.get_mut(at)?;
         let behind = run.blocks.partition_point(|block| block.pointer <= address);
         // None here: the blocks before it were taken. Those of the run before end below this run's start,
         // unless one reaches across it.
         match behind.checked_sub(1) {
-            Some(place) if contains(run.blocks.get(place)?, address) => {
+            Some(place) => {
+                if !wanted(run.blocks.get(place)?) {
+                    return None;
+                }
                 let block = run.blocks.remove(place);
                 self.drop_if_empty(at);
                 Some(block)
             }
-            Some(_) => None,
             None => {
                 let before = at.checked_sub(1)?;
                 let run = self.runs.get_mut(before)?;
-                let block = *run.blocks.last().filter(|block| contains(block, address))?;
+                let block = *run.blocks.last().filter(|block| wanted(block))?;
                 run.blocks.pop();
                 self.drop_if_empty(before);
                 Some(block)
@@ -250,6 +282,13 @@ impl Ordered {
     }
 }
 
+/// Whether a block that begins before it reaches to `address`.
+fn reaches(block: &Block, address: usize) -> bool {
+    address
+        .checked_sub(block.pointer)
+        .is_none_or(|offset| offset == 0 || (offset as u64) < block.bytes)
+}
+
 fn contains(block: &Block, address: usize) -> bool {
     address
         .checked_sub(block.pointer)
@@ -270,6 +309,11 @@ mod tests {
             sort: Sort::Memory,
             class: Class::Buffer,
         }
+    }
+
+    /// Nothing was to be there.
+    fn none(old: Block) {
+        panic!("{old:?} was there");
     }
 
     #[derive(Clone, Debug)]
@@ -303,7 +347,15 @@ mod tests {
                 match step {
                     Step::Insert(p, n) => {
                         let b = block(p, n);
-                        prop_assert_eq!(blocks.insert(b).unwrap(), model.insert(p, b));
+                        let end = p + n as usize;
+                        let mut over: Vec<Block> = model.values().copied().collect();
+                        over.retain(|o: &Block| o.pointer < end && p < o.pointer + o.bytes as usize);
+                        over.reverse();
+                        let mut gone = Vec::new();
+                        blocks.insert_over(b, &mut |old| gone.push(old)).unwrap();
+                        prop_assert_eq!(&gone, &over);
+                        model.retain(|p, _| over.iter().all(|o| o.pointer != *p));
+                        model.insert(p, b);
                     }
                     Step::Take(a) => {
                         let nearest = model.range(..=a).next_back().map(|(_, b)| *b);
@@ -330,7 +382,7 @@ mod tests {
         let live = LiveBlocks::new(1);
         let pointer = |n: usize| ((n * 7919) % 50_021 + 1) << 21;
         for n in 0..50_000_usize {
-            assert!(live.insert(block(pointer(n), 4096)).unwrap().is_none());
+            live.insert(block(pointer(n), 4096), &mut none).unwrap();
         }
         assert_eq!(live.take(Sort::Memory, 1 << 20), None);
         for n in (0..50_000_usize).rev() {
@@ -352,7 +404,7 @@ mod tests {
     #[test]
     fn the_end_of_a_block_is_outside_of_it() {
         let live = LiveBlocks::new(1);
-        live.insert(block(0x1000, 0x100)).unwrap();
+        live.insert(block(0x1000, 0x100), &mut none).unwrap();
         assert_eq!(live.take(Sort::Memory, 0x1100), None);
         assert_eq!(live.take(Sort::Memory, 0xfff), None);
         assert_eq!(live.take(Sort::Memory, 0x10ff), Some(block(0x1000, 0x100)));
@@ -365,8 +417,8 @@ mod tests {
             sort: Sort::Object,
             ..block(0x1000, 0x100)
         };
-        live.insert(object).unwrap();
-        live.insert(block(0x1000, 0x200)).unwrap();
+        live.insert(object, &mut none).unwrap();
+        live.insert(block(0x1000, 0x200), &mut none).unwrap();
         assert_eq!(live.take(Sort::Object, 0x1010), None);
         assert_eq!(live.take(Sort::Object, 0x1000), Some(object));
         assert_eq!(live.take(Sort::Object, 0x1000), None);
@@ -382,7 +434,7 @@ mod tests {
                 scope.spawn(move || {
                     for n in 1..=2_000_usize {
                         let b = block((thread << 40) + (n << 12), n as u64);
-                        assert!(live.insert(b).unwrap().is_none());
+                        live.insert(b, &mut none).unwrap();
                         if n % 3 == 0 {
                             assert_eq!(live.take(Sort::Memory, b.pointer), Some(b));
                         }

@@ -37,6 +37,10 @@ struct Gpu {
     due: AtomicU64,
     /// What blocks take in the driver's counter beyond what is booked for them ([`tally::slack`]).
     slack: AtomicU64,
+    /// Bytes of blocks whose free has come to an end, ever (it wraps). Those that are taken out of the books
+    /// ([`Tally::taken`]) and not yet here are being freed: they are booked, and the driver may not count them any
+    /// more.
+    left: AtomicU64,
 }
 
 /// What is known of the bookings on a GPU at one moment.
@@ -45,6 +49,7 @@ struct Books {
     cell: CellView,
     tally: Tally,
     slack: u64,
+    leaving: u64,
 }
 
 impl Overhead {
@@ -54,6 +59,7 @@ impl Overhead {
             gpu_id,
             due: AtomicU64::new(0),
             slack: AtomicU64::new(0),
+            left: AtomicU64::new(0),
         });
         Self {
             root: Root::system(),
@@ -87,6 +93,14 @@ impl Overhead {
         }
     }
 
+    /// The free of a block of `bytes` has come to an end, of whatever kind.
+    #[inline]
+    pub(crate) fn left(&self, gpu: usize, bytes: u64) {
+        if let Some(gpu) = self.gpus.get(gpu) {
+            gpu.left.fetch_add(bytes, Ordering::Release);
+        }
+    }
+
     /// Whether it is time to measure, and this thread is the one to do so.
     #[inline]
     pub(crate) fn is_due(&self, gpu: usize) -> bool {
@@ -116,17 +130,33 @@ impl Overhead {
             clock::coarse_ms().saturating_add(INTERVAL),
             Ordering::Relaxed,
         );
-        let read = || {
+        // What goes on meanwhile must be in one of the looks, so the second goes the other way round.
+        let begun = || {
+            let left = this.left.load(Ordering::Acquire);
             let tally = live.tally(gpu);
             let cell = member.cell(gpu)?;
+            let slack = this.slack.load(Ordering::Acquire);
             Some(Books {
                 cell,
                 tally,
-                slack: this.slack.load(Ordering::Relaxed),
+                slack,
+                leaving: tally.taken.wrapping_sub(left),
+            })
+        };
+        let ended = || {
+            let cell = member.cell(gpu)?;
+            let slack = this.slack.load(Ordering::Acquire);
+            let left = this.left.load(Ordering::Acquire);
+            let tally = live.tally(gpu);
+            Some(Books {
+                cell,
+                tally,
+                slack,
+                leaving: tally.taken.wrapping_sub(left),
             })
         };
         for attempt in 1..=ATTEMPTS {
-            let Some(before) = read() else {
+            let Some(before) = begun() else {
                 return;
             };
             let reserved = if before.tally.has_pools() {
@@ -138,22 +168,29 @@ impl Overhead {
                 member.forget_overhead(gpu);
                 return;
             };
-            let Some(after) = read() else {
+            let Some(after) = ended() else {
                 return;
             };
             if before.changed_until(&after) && attempt < ATTEMPTS {
                 continue;
             }
-            let explained = before.explain(reserved).max(after.explain(reserved));
-            let overhead = given.saturating_sub(explained);
-            match after.cell.overhead {
-                // While blocks come and go, the driver may count some that were not in the books at
-                // either look. Such a figure may be too large, never too small.
-                Some(known) if before.changed_until(&after) && known < overhead => {}
-                _ => member.set_overhead(gpu, overhead),
-            }
-            let missing = explained.saturating_sub(given);
-            if missing > 0 && !before.changed_until(&after) {
+            // Blocks that came or went between the two looks: the driver may have counted them, or not.
+            let moved = after.tally.moved.wrapping_sub(before.tally.moved);
+            let most = before
+                .most(reserved)
+                .max(after.most(reserved))
+                .saturating_add(moved);
+            let least = before
+                .least(reserved)
+                .min(after.least(reserved))
+                .saturating_sub(moved);
+            // The overhead is somewhere between. What was known stays as long as it may still be true: what is
+            // under way must neither count as overhead nor hide any.
+            let (low, high) = (given.saturating_sub(most), given.saturating_sub(least));
+            let known = after.cell.overhead.unwrap_or(low);
+            member.set_overhead(gpu, known.clamp(low, high));
+            let missing = least.saturating_sub(given);
+            if missing > 0 {
                 live.settle(gpu, missing);
             }
             return;
@@ -181,14 +218,21 @@ impl Books {
         figures(self) != figures(later)
     }
 
-    /// What the driver would count if there were no overhead. `reserved`: what pools have taken, if they
-    /// say so.
-    fn explain(&self, reserved: Option<Reserved>) -> u64 {
+    /// What the driver would count at most if there were no overhead: with all that is under way. `reserved`:
+    /// what pools have taken, if they say so.
+    fn most(&self, reserved: Option<Reserved>) -> u64 {
         self.cell
             .live
             .saturating_sub(self.cell.live_unseen)
             .saturating_add(self.cell.pending)
             .saturating_add(self.slack)
             .saturating_add(self.tally.room(reserved))
+    }
+
+    /// And at least: without it.
+    fn least(&self, reserved: Option<Reserved>) -> u64 {
+        self.most(reserved)
+            .saturating_sub(self.cell.pending)
+            .saturating_sub(self.leaving)
     }
 }

@@ -44,7 +44,8 @@ fn array(element: u64, extent: Extent) -> u64 {
 /// The levels of a mipmapped array: each half as wide, high and deep as the one before, and no dimension
 /// less than one.
 fn levels(element: u64, extent: Extent, levels: u32) -> u64 {
-    let sum = (0..levels.min(MOST_LEVELS)).try_fold(0_u64, |sum, level| {
+    // HIP 5.2 makes an array of no level one of one level; others turn it down.
+    let sum = (0..levels.clamp(1, MOST_LEVELS)).try_fold(0_u64, |sum, level| {
         let half = |size: usize| size.checked_shr(level).unwrap_or(0).max(1);
         let size = array(
             element,
@@ -203,7 +204,7 @@ mod tests {
         );
         assert_eq!(mipmaps_of_channels(byte, extent(8, 8, 8), 3), 512 + 64 + 8);
         assert_eq!(mipmaps_of_channels(byte, extent(1, 1, 1), u32::MAX), 64);
-        assert_eq!(mipmaps_of_channels(byte, extent(8, 4, 0), 0), 0);
+        assert_eq!(mipmaps_of_channels(byte, extent(8, 4, 0), 0), 32);
         assert_eq!(mipmaps_of_channels(byte, extent(0, 4, 4), 3), 0);
     }
 

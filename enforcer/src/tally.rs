@@ -30,6 +30,10 @@ pub(crate) struct Tally {
     rounding: u64,
     /// How often a block came or went.
     pub(crate) changes: u64,
+    /// How many bytes came or went (it wraps).
+    pub(crate) moved: u64,
+    /// How many bytes were taken out to be freed (it wraps).
+    pub(crate) taken: u64,
 }
 
 /// A sum, and the most that it was.
@@ -60,6 +64,7 @@ impl Peaked {
 impl Tally {
     pub(crate) fn add(&mut self, block: &Block) {
         self.changes = self.changes.wrapping_add(1);
+        self.moved = self.moved.wrapping_add(block.bytes);
         match block.class {
             Class::Buffer if block.bytes < BUFFER => self.shared.add(part_of_buffer(block.bytes)),
             Class::Pooled => {
@@ -70,8 +75,15 @@ impl Tally {
         }
     }
 
+    /// A block is about to be freed.
+    pub(crate) fn take(&mut self, block: &Block) {
+        self.taken = self.taken.wrapping_add(block.bytes);
+        self.remove(block);
+    }
+
     pub(crate) fn remove(&mut self, block: &Block) {
         self.changes = self.changes.wrapping_add(1);
+        self.moved = self.moved.wrapping_add(block.bytes);
         match block.class {
             Class::Buffer if block.bytes < BUFFER => {
                 self.shared.subtract(part_of_buffer(block.bytes));
