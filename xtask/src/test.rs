@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use hipflex_e2e::paths;
+
 use crate::cargo::{build_release, cargo, run};
 use crate::{check, machine, rocm};
 
@@ -27,6 +29,8 @@ pub(crate) fn test(filter: Option<&str>) -> Result<()> {
     }
     let plan = plan()?;
     build_release()?;
+    // For the enforcer's own tests, with what only a build for development checks.
+    run(&["build", "--package", "hipflex-enforcer"])?;
     plan.announce();
     let outcome = documentation().and_then(|()| nextest(&plan, filter));
     plan.remind();
@@ -94,6 +98,8 @@ fn nextest(plan: &Plan, filter: Option<&str>) -> Result<String> {
         ])
         // Its lines are read here.
         .args(["--color", "never", "--filterset", &expression])
+        // Else each of the enforcer's tests would ask cargo whether it is up to date.
+        .env("HIPFLEX_LIB", paths::target().join("debug/libhipflex.so"))
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
