@@ -103,9 +103,10 @@ pub(crate) unsafe fn before(
         }
         let Expected { device, proof } = home::expect(account, request.home);
         let bytes = match proof {
-            // It is not known yet whether it will be on that device. What no device has room for is refused
-            // before the runtime grants it.
-            Proof::Growth(_) | Proof::PointerOnly if account.may_fit(request.bytes) => 0,
+            // Perhaps it will be on no device.
+            Proof::Growth(_) => 0,
+            // It is not known yet on which. What none has room for is refused before the runtime grants it.
+            Proof::PointerOnly if account.may_fit(request.bytes) => 0,
             _ => request.bytes,
         };
         let unsettled = if matches!(proof, Proof::Given) && request.pitch.is_none() {
