@@ -55,7 +55,7 @@ impl Reserved {
 
 fn kind(class: Class) -> Kind {
     match class {
-        Class::Buffer | Class::Pooled => Kind::Device,
+        Class::Buffer | Class::Pooled | Class::OwnPool => Kind::Device,
         Class::Managed => Kind::Managed,
     }
 }

@@ -8,6 +8,7 @@ use hipflex_ledger::Member;
 
 use crate::clock;
 use crate::environment;
+use crate::stderr::say_once;
 
 /// Where a container's host `/proc` is looked for.
 const HOST_PROC: &str = "/host/proc";
@@ -58,15 +59,20 @@ impl DriverPid {
         if !mine {
             return None;
         }
-        let host_proc = environment::var("FH_HOST_PROC_PATH")
-            .filter(|path| !path.is_empty())
-            .map_or_else(|| PathBuf::from(HOST_PROC), PathBuf::from);
-        match host_pid(&Root::system(), &host_proc) {
-            HostPid::Known(pid) => Some(pid),
-            HostPid::Unknown(why) => {
-                tracing::info!("the overhead of this process is not known: {why}");
-                None
-            }
+        let named = environment::var("FH_HOST_PROC_PATH").filter(|path| !path.is_empty());
+        let is_named = named.is_some();
+        let host_proc = named.map_or_else(|| PathBuf::from(HOST_PROC), PathBuf::from);
+        let why = match host_pid(&Root::system(), &host_proc) {
+            HostPid::Known(pid) => return Some(pid),
+            HostPid::Unknown(why) => why,
+        };
+        if is_named {
+            say_once!(
+                "the overhead of this process is not known, in spite of FH_HOST_PROC_PATH: {why}"
+            );
+        } else {
+            tracing::info!("the overhead of this process is not known: {why}");
         }
+        None
     }
 }

@@ -139,15 +139,24 @@ pub(crate) fn device_of_stream(stream: *mut c_void) -> Result<c_int, c_int> {
 /// program has allowed that.
 pub(crate) fn device_of_pool(pool: *mut c_void) -> Option<c_int> {
     let count = device_count().ok()?;
-    let is_default = |device: &c_int| default_pool(*device) == Some(pool);
-    // Most often it is that of the current device.
-    let current = current_device().ok().filter(is_default);
-    if let Some(device) = current.or_else(|| (0..count).find(is_default)) {
+    if let Some(device) = device_of_default_pool(pool) {
         return Some(device);
     }
     let mut users = (0..count).filter(|device| may_use(*device, pool));
     let first = users.next();
     first.filter(|_| users.next().is_none())
+}
+
+/// Whether a pool is the default one of a device.
+pub(crate) fn is_default_pool(pool: *mut c_void) -> bool {
+    device_of_default_pool(pool).is_some()
+}
+
+fn device_of_default_pool(pool: *mut c_void) -> Option<c_int> {
+    let is_it = |device: &c_int| default_pool(*device) == Some(pool);
+    // Most often it is that of the current device.
+    let current = current_device().ok().filter(is_it);
+    current.or_else(|| (0..device_count().ok()?).find(is_it))
 }
 
 fn may_use(device: c_int, pool: *mut c_void) -> bool {

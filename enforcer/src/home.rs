@@ -74,12 +74,12 @@ pub(crate) fn expect(account: &Account, home: Home) -> Expected {
     match home {
         Home::Current => given,
         Home::Host => on_host(account, device),
+        Home::Location(location) => at_location(account, location, device),
         _ if !account.has_several_devices() => given,
         Home::Stream(stream) => by_pointer(of_stream(stream).ok(), device),
         // Null is left to the runtime.
         Home::Pool(pool) if pool.is_null() => given,
         Home::Pool(pool) => by_pointer(helpers::device_of_pool(pool), device),
-        Home::Location(location) => at_location(account, location, device),
     }
 }
 
@@ -110,9 +110,13 @@ fn at_location(account: &Account, location: c_int, current: Result<c_int, c_int>
     let honours =
         !matches!(helpers::generation(), Ok(generation) if generation >= IGNORES_LOCATION);
     let (expected, other) = match current {
-        Ok(current) if current == location => {
+        // The runtime turns down a device that is not there.
+        Ok(current)
+            if current == location
+                || !helpers::device_count().is_ok_and(|count| (0..count).contains(&location)) =>
+        {
             return Expected {
-                device: Ok(location),
+                device: Ok(current),
                 proof: Proof::Given,
             };
         }

@@ -3,7 +3,7 @@
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::elf;
 
@@ -54,6 +54,25 @@ pub(crate) fn find(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> 
         }
     };
     address as usize
+}
+
+/// Whether another copy of this library comes before this one: an image may preload one, and `hipflex run`
+/// another. Then that one counts, and this one does nothing.
+pub(crate) fn another_copy_counts() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+    let found = FOUND.load(Ordering::Relaxed);
+    if found != UNKNOWN {
+        return found == YES;
+    }
+    let first = find(libc::RTLD_DEFAULT, c"hipflex_version", None);
+    forget_error();
+    let ours = &raw const crate::EXPORTED_VERSION as usize;
+    let another = first != 0 && first != ours;
+    FOUND.store(if another { YES } else { NO }, Ordering::Relaxed);
+    another
 }
 
 /// The text of the last error of the dynamic linker in this thread.

@@ -41,8 +41,10 @@ pub(crate) enum Sort {
 pub(crate) enum Class {
     /// As a buffer, or a part of one.
     Buffer,
-    /// From a pool, which takes larger pieces from the driver and keeps what is freed.
+    /// From a device's default pool, which takes larger pieces from the driver and keeps what is freed.
     Pooled,
+    /// From a pool that the program has made. (There may be several; all count as one.)
+    OwnPool,
     /// As managed memory, which the driver does not count as VRAM of the process.
     Managed,
 }
@@ -118,11 +120,14 @@ impl LiveBlocks {
         self.lock().tallies.get(gpu).copied().unwrap_or_default()
     }
 
-    /// See [`Tally::settle`].
-    pub(crate) fn settle(&self, gpu: usize, missing: u64) {
-        if let Some(tally) = self.lock().tallies.get_mut(gpu) {
-            tally.settle(missing);
-        }
+    /// See [`Tally::settle`]; what the blocks come to then.
+    pub(crate) fn settle(&self, gpu: usize, missing: u64) -> Tally {
+        let mut locked = self.lock();
+        let Some(tally) = locked.tallies.get_mut(gpu) else {
+            return Tally::default();
+        };
+        tally.settle(missing);
+        *tally
     }
 
     /// (A panic inside would leave the blocks as they were or with one block more or less.)

@@ -193,7 +193,7 @@ impl Overhead {
             let Some(before) = begun() else {
                 return;
             };
-            let reserved = if before.tally.has_pools() {
+            let reserved = if before.tally.has_default_pool() {
                 helpers::reserved_by_default_pool(device)
             } else {
                 None
@@ -216,6 +216,20 @@ impl Overhead {
             if this.measured.load(Ordering::Relaxed) != turn {
                 return;
             }
+            let unsettled = before.unsettled || after.unsettled;
+            let known = after.cell.overhead;
+            // Room that cannot be there beside the known overhead was given back. (The slack of what is under
+            // way is in the books already, so then that cannot be told.)
+            let at_rest = !before.changed_until(&after) && after.cell.pending == 0 && !unsettled;
+            let (mut before, mut after) = (before, after);
+            if at_rest {
+                let needed = after.least(reserved).saturating_add(known.unwrap_or(0));
+                let missing = needed.saturating_sub(given);
+                if missing > 0 {
+                    after.tally = live.settle(gpu, missing);
+                    before.tally = after.tally;
+                }
+            }
             // Blocks that came or went between the two looks: the driver may have counted them, or not.
             let moved = after.tally.moved.wrapping_sub(before.tally.moved);
             let most = before
@@ -229,19 +243,13 @@ impl Overhead {
             // The overhead is somewhere between. What was known stays as long as it may still be true: what is
             // under way must neither count as overhead nor hide any.
             let (low, high) = (given.saturating_sub(most), given.saturating_sub(least));
-            let unsettled = before.unsettled || after.unsettled;
-            let overhead = match after.cell.overhead {
+            let overhead = match known {
                 // Some of what the driver has given may lack in the books: it may be less, not more.
                 Some(known) if unsettled => known.min(high),
                 None if unsettled => return,
                 known => known.unwrap_or(low).max(low).min(high),
             };
             member.set_overhead(gpu, overhead);
-            let missing = least.saturating_sub(given);
-            // The slack of what is under way is in the books already.
-            if missing > 0 && before.cell.pending == 0 && after.cell.pending == 0 {
-                live.settle(gpu, missing);
-            }
             return;
         }
     }

@@ -5,6 +5,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::NonNull;
 
+use crate::helpers;
 use crate::hip::{self, AllocationProperties, ChannelFormat, Extent, PitchedPtr};
 use crate::live::Class;
 use crate::sizes;
@@ -90,10 +91,14 @@ pub(crate) fn in_order(bytes: usize, stream: *mut c_void) -> Request {
     }
 }
 
-/// `hipMallocFromPoolAsync`
+/// `hipMallocFromPoolAsync`. A native call.
 pub(crate) fn from_pool(bytes: usize, pool: *mut c_void, stream: *mut c_void) -> Request {
     Request {
-        class: Class::Pooled,
+        class: if helpers::is_default_pool(pool) {
+            Class::Pooled
+        } else {
+            Class::OwnPool
+        },
         home: Home::Pool(pool),
         stream: Some(stream),
         ..linear(bytes)

@@ -138,6 +138,8 @@ pub(crate) fn owner(address: usize) -> Owner {
         (Some(path), None) => {
             // FH_HIP_LIB_PATH outranks what the program happens to look up.
             let handle = match named_by_user() {
+                // Then there is no runtime, as was said, and not one that nobody counts.
+                Some(named) if open_named(&named).is_none() => return Owner::Chosen,
                 Some(named) => open_named(&named),
                 None => pin(&path),
             };

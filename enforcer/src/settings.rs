@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use hipflex_ledger::{BudgetName, DEFAULT_BUDGET, LimitSpec, Place, yes_or_no};
 
 use crate::environment::{kept_var, var};
+use crate::linker;
 use crate::stderr::{say, say_once};
 
 /// What happens to allocations when the limit cannot be kept.
@@ -36,7 +37,7 @@ pub(crate) struct Budget {
 
 /// Reads the variables. `FH_CU_RANGE`, which this version does not know, is told to the user.
 pub(crate) fn read() -> Wish {
-    if says_no("FH_ENABLE_HOOKS") {
+    if says_no("FH_ENABLE_HOOKS") || linker::another_copy_counts() {
         return Wish::Inert;
     }
     if var("FH_CU_RANGE").is_some() {

@@ -24,16 +24,49 @@ const PAGE: u64 = 4096;
 pub(crate) struct Tally {
     /// Blocks that share buffers, each with the part of a buffer that blocks of its size get.
     shared: Peaked,
-    /// Blocks of pools.
-    pooled: Peaked,
-    /// What these take beyond their bytes if each is a buffer.
-    rounding: Peaked,
+    /// Blocks of the default pool.
+    pooled: Pool,
+    /// Blocks of pools that the program made.
+    own: Pool,
     /// How often a block came or went.
     pub(crate) changes: u64,
     /// How many bytes came or went (it wraps).
     pub(crate) moved: u64,
     /// How many bytes were taken out to be freed (it wraps).
     pub(crate) taken: u64,
+}
+
+/// The blocks of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Pool {
+    bytes: Peaked,
+    /// What they take beyond their bytes if each is a buffer.
+    rounding: Peaked,
+}
+
+impl Pool {
+    fn add(&mut self, bytes: u64) {
+        self.bytes.add(bytes);
+        self.rounding.add(rounding(bytes));
+    }
+
+    fn subtract(&mut self, bytes: u64) {
+        self.bytes.subtract(bytes);
+        self.rounding.subtract(rounding(bytes));
+    }
+
+    /// Bytes that it may have beyond its blocks; `reserved` is what it says itself to have taken.
+    fn room(&self, reserved: Option<Reserved>) -> u64 {
+        let kept = self.bytes.most.saturating_add(self.rounding.most);
+        let said = match reserved {
+            _ if self.bytes.most == 0 => 0,
+            None => 0,
+            Some(reserved) if reserved.buffers => reserved.bytes,
+            Some(reserved) => reserved.bytes.saturating_add(self.rounding.most),
+        };
+        // What says how much it has may be another pool, set in the place of the default one.
+        kept.max(said).saturating_sub(self.bytes.now)
+    }
 }
 
 /// A sum, and the most that it was.
@@ -67,10 +100,8 @@ impl Tally {
         self.moved = self.moved.wrapping_add(block.bytes);
         match block.class {
             Class::Buffer if block.bytes < BUFFER => self.shared.add(part_of_buffer(block.bytes)),
-            Class::Pooled => {
-                self.pooled.add(block.bytes);
-                self.rounding.add(rounding(block.bytes));
-            }
+            Class::Pooled => self.pooled.add(block.bytes),
+            Class::OwnPool => self.own.add(block.bytes),
             Class::Buffer | Class::Managed => {}
         }
     }
@@ -88,16 +119,14 @@ impl Tally {
             Class::Buffer if block.bytes < BUFFER => {
                 self.shared.subtract(part_of_buffer(block.bytes));
             }
-            Class::Pooled => {
-                self.pooled.subtract(block.bytes);
-                self.rounding.subtract(rounding(block.bytes));
-            }
+            Class::Pooled => self.pooled.subtract(block.bytes),
+            Class::OwnPool => self.own.subtract(block.bytes),
             Class::Buffer | Class::Managed => {}
         }
     }
 
     /// Bytes that the driver may count for shared buffers and pools beyond the blocks in them.
-    /// `reserved` is what the pools themselves say to have taken from the driver, where they do.
+    /// `reserved` is what the default pool says to have taken from the driver, where it does.
     pub(crate) fn room(&self, reserved: Option<Reserved>) -> u64 {
         let buffers = match self.shared.most {
             0 => 0,
@@ -106,32 +135,28 @@ impl Tally {
                 .unwrap_or(most)
                 .saturating_add(BUFFER),
         };
-        // The pools that are asked may not be all, and those of the program keep what is freed, too.
-        let kept = match self.pooled.most {
-            0 => 0,
-            most => most.saturating_add(self.rounding.most),
-        };
-        let said = match reserved {
-            _ if !self.has_pools() => 0,
-            None => 0,
-            Some(reserved) if reserved.buffers => reserved.bytes,
-            Some(reserved) => reserved.bytes.saturating_add(self.rounding.most),
-        };
-        let pools = kept.max(said);
         let in_buffers = buffers.saturating_sub(self.shared.now);
-        in_buffers.saturating_add(pools.saturating_sub(self.pooled.now))
+        in_buffers
+            .saturating_add(self.pooled.room(reserved))
+            .saturating_add(self.own.room(None))
     }
 
-    /// Whether pools were used.
-    pub(crate) fn has_pools(&self) -> bool {
-        self.pooled.most != 0
+    /// Whether the default pool was used.
+    pub(crate) fn has_default_pool(&self) -> bool {
+        self.pooled.bytes.most != 0
     }
 
-    /// The driver counts `missing` bytes less than it would if all the room were there: so it was given
+    /// The driver counts `missing` bytes less than it would if all the room were there: so that was given
     /// back. What is left of it then is not more than what the driver counts.
     pub(crate) fn settle(&mut self, missing: u64) {
         let mut left = missing;
-        for peaked in [&mut self.shared, &mut self.pooled, &mut self.rounding] {
+        for peaked in [
+            &mut self.shared,
+            &mut self.pooled.bytes,
+            &mut self.pooled.rounding,
+            &mut self.own.bytes,
+            &mut self.own.rounding,
+        ] {
             left = left.saturating_sub(peaked.lower(left));
         }
     }
@@ -142,7 +167,7 @@ impl Tally {
 pub(crate) fn slack(class: Class, bytes: u64) -> u64 {
     match class {
         // Pools say themselves what they take.
-        Class::Pooled | Class::Managed => 0,
+        Class::Pooled | Class::OwnPool | Class::Managed => 0,
         Class::Buffer => rounding(bytes),
     }
 }
@@ -201,7 +226,7 @@ mod tests {
 
     #[test]
     fn pools_and_managed_memory_are_counted_otherwise() {
-        for class in [Class::Pooled, Class::Managed] {
+        for class in [Class::Pooled, Class::OwnPool, Class::Managed] {
             assert_eq!(slack(class, BUFFER + 1), 0);
         }
         let mut tally = Tally::default();
@@ -243,7 +268,7 @@ mod tests {
         let piece = block(Class::Pooled, 5 << 20);
         tally.add(&piece);
         tally.add(&piece);
-        assert!(tally.has_pools());
+        assert!(tally.has_default_pool());
         assert_eq!(tally.room(reserved(32, true)), 22 << 20);
         assert_eq!(tally.room(reserved(10, false)), BUFFER, "two of 6 MiB");
         assert_eq!(tally.room(None), BUFFER);
@@ -254,5 +279,24 @@ mod tests {
         assert_eq!(tally.room(reserved(0, false)), (10 << 20) + BUFFER);
         tally.settle(u64::MAX);
         assert_eq!(tally.room(reserved(0, false)), 0);
+    }
+
+    #[test]
+    fn a_pool_of_the_program_has_room_beside_the_default_one() {
+        let (mut tally, mib) = (Tally::default(), 1 << 20);
+        let (usual, own) = (
+            block(Class::Pooled, 256 * mib),
+            block(Class::OwnPool, 256 * mib),
+        );
+        let reserved = Some(Reserved {
+            bytes: 256 * mib,
+            buffers: false,
+        });
+        tally.add(&usual);
+        tally.remove(&usual);
+        tally.add(&own);
+        assert_eq!(tally.room(reserved), 256 * mib);
+        tally.remove(&own);
+        assert_eq!(tally.room(reserved), 512 * mib);
     }
 }

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Bench, GIB, lines, on_each_standin, program, properties, run, shared_library};
+use common::{
+    Bench, GIB, Running, lines, on_each_standin, program, properties, run, shared_library,
+};
 use hip_standin::Build;
 
 on_each_standin! {
@@ -11,6 +13,7 @@ on_each_standin! {
     every_other_question_is_answered_as_without_us,
     a_function_that_the_runtime_has_not_got,
     another_dlsym_override_goes_on_working_in_either_order,
+    of_two_copies_of_the_library_one_counts,
     a_host_allocator_that_looks_up_the_next_works_in_either_order,
     a_wrapper_is_called_and_its_calls_are_counted_once,
     a_wrapper_that_would_find_nothing_is_not_called,
@@ -98,6 +101,27 @@ fn a_function_that_the_runtime_has_not_got(build: Build) {
 }
 
 /// A library that overrides `dlsym` itself and looks further with RTLD_NEXT, before and behind ours.
+/// An image may preload one, and whoever starts the program another.
+fn of_two_copies_of_the_library_one_counts(build: Build) {
+    for way in ["linked", "dlsym"] {
+        let bench = Bench::new(build);
+        let copy = bench.directory.path().join("libhipflex.so");
+        std::fs::copy(common::library(), &copy).unwrap();
+        let preload = format!("{}:{}", common::library().display(), copy.display());
+        let commands = ["malloc:a:1073741824", "wait", "free:a", "wait"];
+        let mut command = bench.client("4GiB", way, &commands);
+        let mut program = Running::start(command.env("LD_PRELOAD", preload));
+        for (line, booked) in [("malloc a = 0", GIB), ("free a = 0", 0)] {
+            assert_eq!(program.line(), line, "{way}");
+            let snapshot = bench.snapshot();
+            let live = snapshot.members.iter().map(|m| m.cells[0].figures.live);
+            assert_eq!(live.collect::<Vec<_>>(), [booked], "{way}");
+            program.go_on();
+        }
+        program.finish();
+    }
+}
+
 fn another_dlsym_override_goes_on_working_in_either_order(build: Build) {
     let other = shared_library("other_override.c", &[]);
     for ours_first in [true, false] {

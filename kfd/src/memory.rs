@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::error::ReadError;
-use crate::root::{Root, parse_number, read_number, read_text_raw};
+use crate::root::{Root, parse_number, read_number, read_value};
 use crate::topology::Gpu;
 
 /// Errors by which the driver says that an entry is being taken down: the attribute is gone
@@ -36,7 +36,7 @@ pub enum ProcessVram {
 pub fn process_vram(root: &Root, pid: u32, gpu_id: u32) -> Result<ProcessVram, ReadError> {
     let process = root.path(format!("sys/class/kfd/kfd/proc/{pid}"));
     let path = process.join(format!("vram_{gpu_id}"));
-    match read_text_raw(&path) {
+    match read_value(&path) {
         Ok(text) => match parse_number(&text) {
             Some(bytes) => Ok(ProcessVram::Bytes(bytes)),
             // The driver prints nothing for a process whose data is already torn down.

@@ -54,8 +54,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ReadError> {
     })
 }
 
-/// As [`read_text`], for callers that must tell one I/O error from another.
-pub(crate) fn read_text_raw(path: &Path) -> io::Result<String> {
+fn read_text_raw(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?
         .take(LONGEST_FILE)
@@ -63,9 +62,31 @@ pub(crate) fn read_text_raw(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
+/// The text of a short sysfs file, with the error of the system for callers that tell one from another.
+///
+/// It is read in one go: sysfs gives an attribute as a whole, and a second read could get the rest of
+/// another value.
+pub(crate) fn read_value(path: &Path) -> io::Result<String> {
+    /// A number has 20 digits at most. What fills this is none.
+    const LONGEST_VALUE: usize = 64;
+    let mut bytes = [0; LONGEST_VALUE];
+    let mut file = File::open(path)?;
+    let count = loop {
+        match file.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => break result?,
+        }
+    };
+    let text = String::from_utf8_lossy(bytes.get(..count).unwrap_or_default());
+    Ok(text.trim().to_owned())
+}
+
 /// The only number in a sysfs file.
 pub(crate) fn read_number(path: &Path) -> Result<u64, ReadError> {
-    let text = read_text(path)?;
+    let text = read_value(path).map_err(|source| ReadError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
     parse_number(&text).ok_or_else(|| ReadError::NotANumber {
         path: path.to_owned(),
         what: String::from("the file"),
