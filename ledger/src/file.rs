@@ -1,10 +1,11 @@
 //! The file of a ledger: opened, checked and removed.
 
+// Those of `sync` are for what other processes have too.
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::directory::{Directory, c_string};
@@ -296,14 +297,23 @@ pub(crate) fn orphan(directory: &Directory, names: &Names) -> Option<Option<u32>
     }
 }
 
-/// The ID of this start of the machine, as two words. A process lives through one start only.
+/// The ID of this start of the machine, as two words. A process lives through one start only, so that it
+/// is read once, or by several threads that ask at a time: none waits for another. (In a forked child the
+/// other would never come to its end.)
 pub(crate) fn boot_id() -> io::Result<[u64; 2]> {
-    static ID: OnceLock<[u64; 2]> = OnceLock::new();
-    if let Some(id) = ID.get() {
-        return Ok(*id);
+    // Not those of `sync`: no other process has these words.
+    static KNOWN: AtomicBool = AtomicBool::new(false);
+    static ID: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    if KNOWN.load(Ordering::Acquire) {
+        return Ok(ID.each_ref().map(|word| word.load(Ordering::Relaxed)));
     }
     let id = read_boot_id()?;
-    Ok(*ID.get_or_init(|| id))
+    for (word, value) in ID.iter().zip(id) {
+        word.store(value, Ordering::Relaxed);
+    }
+    // Whoever sees this sees both words, which are the same whoever has read them.
+    KNOWN.store(true, Ordering::Release);
+    Ok(id)
 }
 
 fn read_boot_id() -> io::Result<[u64; 2]> {

@@ -10,7 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use crate::MAX_GPUS;
 use crate::create;
 use crate::directory::{Directory, c_string};
-use crate::directory_lock::{DEADLINE, DirectoryLock, LOCK_FILE, LockFile, Queue, SharedLock};
+use crate::directory_lock::{
+    DEADLINE, DirectoryLock, LOCK_FILE, LockFile, Queue, SharedLock, Turn,
+};
 use crate::error::{JoinError, OpenError, SystemError};
 use crate::fault::fault_point;
 use crate::file::{self, Access, LedgerFile, Names, View, now};
@@ -60,18 +62,25 @@ pub(crate) fn join(
     let mut file = LockFile::open(&directory)?;
     let mut queue = Queue::new(DEADLINE);
     let lock = loop {
-        if let Some(shared) = file.try_share() {
+        let turn = queue.turn(&file);
+        if turn == Turn::Share
+            && let Some(shared) = file.try_share()
+        {
             fault_point!(JoinShared);
             if let Some(inside) = newcomer.move_in_beside_others(&shared)? {
                 fault_point!(JoinChecked);
+                shared.sufficed();
                 return newcomer.joined(inside, guard);
             }
+            shared.did_not_help(&mut queue);
         }
-        file = match file.try_take()? {
-            Ok(lock) => break lock,
-            Err(file) => file,
-        };
-        queue.wait(&file)?;
+        if turn != Turn::GiveWay {
+            file = match file.try_take()? {
+                Ok(lock) => break lock,
+                Err(file) => file,
+            };
+        }
+        queue.wait(&mut file)?;
     };
     fault_point!(JoinLocked);
     create::remove_draft(&directory, &names)?;

@@ -79,7 +79,8 @@ pub(crate) struct Header {
     /// For what later versions want to know of the whole ledger without a new layout.
     pub(crate) spare: [AtomicU64; incidental(32)],
 
-    /// One more than the highest slot that was ever claimed. On a line of its own: every sum reads it.
+    /// More than the number of any slot that was ever claimed: raised before the claim, and never lowered. On
+    /// a line of its own: every sum reads it.
     pub(crate) high_water: Line,
     /// How many GPU records are valid.
     pub(crate) gpu_count: Line,

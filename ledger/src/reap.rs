@@ -84,8 +84,9 @@ pub(crate) fn reap(
     let mut asked: usize = 0;
     let mut count: usize = 0;
     let used = target.map.used_slots().len();
-    // Claims are made under a share of the directory's lock; whoever has all of it may also look at slots
-    // that are half claimed by a dead process which had not raised the mark.
+    // The mark is raised before a slot is claimed, so that nobody leaves a claim above it. If one is there all
+    // the same, somebody has written the mark who should not have: whoever has the directory's lock alone,
+    // beside whom nobody claims, takes nothing on trust and looks at all.
     let count_of_slots = match (scan, right) {
         (Scan::All, Right::Directory(_)) => target.map.slots().len(),
         _ => used,

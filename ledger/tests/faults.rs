@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::{Child, Counters, MIB, OwnTime, Scene, gpu, hold, identity, leftover, spawn};
 use hipflex_ledger::fault::{FaultPoint, set_hook};
-use hipflex_ledger::{Alive, BudgetName, Kind, Ledger, Limit, Member, OpenError};
+use hipflex_ledger::{Alive, BudgetName, JoinError, Kind, Ledger, Limit, Member, OpenError};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
@@ -684,13 +684,7 @@ fn a_queue_that_moves_is_waited_for_longer_than_a_holder_may_take() {
 fn a_newcomer_that_is_stopped_beside_others_keeps_no_newcomer_out() {
     let scene = Scene::new();
     let first = join(&scene);
-    let stop = || nix::sys::signal::raise(Signal::SIGSTOP).unwrap();
-    let stopped = spawn_that(FaultPoint::JoinShared, stop, || {
-        drop(join(&scene));
-        0
-    });
-    let status = waitpid(stopped.pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
-    assert_eq!(status, WaitStatus::Stopped(stopped.pid, Signal::SIGSTOP));
+    let stopped = stopped_sharer(&scene);
     let since = Instant::now();
     join(&scene).leave().unwrap();
     assert!(since.elapsed() < DEADLINE, "{:?}", since.elapsed());
@@ -704,4 +698,162 @@ fn a_newcomer_that_is_stopped_beside_others_keeps_no_newcomer_out() {
     drop(stopped);
     first.leave().unwrap();
     assert!(scene.ledger().remove_if_empty().unwrap());
+}
+
+/// Joins another budget of the same directory, which must be made: that takes the lock alone.
+fn join_a_new_budget(scene: &Scene) -> Result<(), JoinError> {
+    let budget = BudgetName::new("new").unwrap();
+    let gpus = [gpu(0, Limit::Bytes(LIMIT))];
+    Member::join(&scene.place(), &budget, &gpus, &identity()).map(drop)
+}
+
+/// A process that is stopped while it shares the lock of the directory.
+fn stopped_sharer(scene: &Scene) -> Child {
+    let stop = || nix::sys::signal::raise(Signal::SIGSTOP).unwrap();
+    let stopped = spawn_that(FaultPoint::JoinShared, stop, || {
+        drop(join(scene));
+        0
+    });
+    wait_for_stop(&stopped);
+    stopped
+}
+
+fn wait_for_stop(child: &Child) {
+    let status = waitpid(child.pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert_eq!(status, WaitStatus::Stopped(child.pid, Signal::SIGSTOP));
+}
+
+/// Whether a process waits for the lock of the directory alone: those who do share the lock of a byte.
+fn somebody_waits(scene: &Scene) -> bool {
+    let file = std::fs::File::open(scene.path().with_file_name(".lock")).unwrap();
+    // SAFETY: all fields of flock are integers, for which zero is valid.
+    let mut record: libc::flock = unsafe { std::mem::zeroed() };
+    record.l_type = libc::F_WRLCK as libc::c_short;
+    (record.l_start, record.l_len) = (2, 1);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    // SAFETY: a valid record for this command, which may be written to.
+    let result = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &mut record) };
+    assert_eq!(result, 0);
+    libc::c_int::from(record.l_type) != libc::F_UNLCK
+}
+
+/// Processes that join and leave again and again; each shares the lock for a while each time, so that
+/// there is hardly a moment at which none does.
+fn come_and_go(scene: &Scene) -> Vec<Child> {
+    let share_long = || std::thread::sleep(Duration::from_millis(20));
+    let mut crowd: Vec<_> = (0..8)
+        .map(|_| {
+            let (scene, share_long): (_, fn()) = (scene, share_long);
+            spawn(|parent| {
+                assert!(AT.set((FaultPoint::JoinShared, share_long)).is_ok());
+                set_hook(Some(at));
+                join(scene).leave().unwrap();
+                parent.tell(b'r');
+                loop {
+                    join(scene).leave().unwrap();
+                }
+            })
+        })
+        .collect();
+    crowd.iter_mut().for_each(|one| _ = one.hear());
+    crowd
+}
+
+fn gives_up_in_time_and_names(scene: &Scene, stopped: &Child) {
+    let since = Instant::now();
+    let error = join_a_new_budget(scene).unwrap_err();
+    let waited = since.elapsed();
+    // Far from the half minute for which a queue is waited in that moves.
+    assert!(waited >= DEADLINE && waited < 5 * DEADLINE, "{waited:?}");
+    let named = stopped.pid.as_raw() as u32;
+    assert!(
+        matches!(error, JoinError::LockBusy { holder: Some(pid), .. } if pid == named),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn whoever_needs_the_lock_alone_gives_up_beside_a_stopped_sharer() {
+    let scene = Scene::new();
+    let _first = join(&scene);
+    let stopped = stopped_sharer(&scene);
+    gives_up_in_time_and_names(&scene, &stopped);
+    // Nor is it kept waiting by those who come and go meanwhile, since they do not bring the lock nearer.
+    let _crowd = come_and_go(&scene);
+    gives_up_in_time_and_names(&scene, &stopped);
+}
+
+#[test]
+fn whoever_needs_the_lock_alone_seldom_takes_the_share_that_others_wait_to_see_gone() {
+    static SHARES: AtomicU64 = AtomicU64::new(0);
+    let scene = Scene::new();
+    let _first = join(&scene);
+    let stopped = stopped_sharer(&scene);
+    let count = || _ = SHARES.fetch_add(1, Ordering::SeqCst);
+    let mut waiting = spawn_that(FaultPoint::JoinShared, count, || {
+        gives_up_in_time_and_names(&scene, &stopped);
+        // It asks for the lock some two hundred times.
+        let shares = SHARES.load(Ordering::SeqCst);
+        assert!((1..50).contains(&shares), "{shares}");
+        0
+    });
+    waiting.succeed();
+}
+
+#[test]
+fn whoever_needs_the_lock_alone_goes_on_when_a_stopped_sharer_does_or_dies() {
+    let scene = Scene::new();
+    let _first = join(&scene);
+    for signal in [Signal::SIGCONT, Signal::SIGKILL] {
+        let stopped = stopped_sharer(&scene);
+        let mut waiting = spawn(|_| {
+            join_a_new_budget(&scene).unwrap();
+            0
+        });
+        common::eventually("it waits", || somebody_waits(&scene));
+        let since = OwnTime::now();
+        nix::sys::signal::kill(stopped.pid, signal).unwrap();
+        waiting.succeed();
+        let waited = OwnTime::now().since(since);
+        assert!(waited < SOON, "{signal}: {waited:?}");
+        assert!(!somebody_waits(&scene));
+    }
+}
+
+#[test]
+fn a_stream_of_newcomers_keeps_nobody_out_who_needs_the_lock_alone() {
+    let scene = Scene::new();
+    let _first = join(&scene);
+    let _crowd = come_and_go(&scene);
+    let since = Instant::now();
+    join_a_new_budget(&scene).unwrap();
+    assert!(since.elapsed() < 5 * DEADLINE, "{:?}", since.elapsed());
+}
+
+#[test]
+fn one_who_is_stopped_while_it_waits_keeps_nobody_out() {
+    let scene = Scene::new();
+    let first = join(&scene);
+    let sharer = stopped_sharer(&scene);
+    let waiting = spawn(|_| {
+        let _ = join_a_new_budget(&scene);
+        0
+    });
+    common::eventually("it waits", || somebody_waits(&scene));
+    nix::sys::signal::kill(waiting.pid, Signal::SIGSTOP).unwrap();
+    wait_for_stop(&waiting);
+    assert!(somebody_waits(&scene));
+    let soon = |what: &str, act: &dyn Fn()| {
+        let since = OwnTime::now();
+        act();
+        let took = OwnTime::now().since(since);
+        assert!(took < SOON, "{what} took {took:?}");
+    };
+    soon("joining beside others", &|| join(&scene).leave().unwrap());
+    drop(sharer);
+    soon("making a budget", &|| join_a_new_budget(&scene).unwrap());
+    first.leave().unwrap();
+    soon("removing", &|| {
+        assert!(scene.ledger().remove_if_empty().unwrap());
+    });
 }
