@@ -67,7 +67,8 @@ pub(crate) fn another_copy_counts() -> bool {
     if found != UNKNOWN {
         return found == YES;
     }
-    let first = find(libc::RTLD_DEFAULT, c"hipflex_version", None);
+    // RTLD_DEFAULT would begin with this library, which is linked with -Bsymbolic.
+    let first = find(program(), c"hipflex_version", None);
     forget_error();
     let ours = &raw const crate::EXPORTED_VERSION as usize;
     let another = first != 0 && first != ours;

@@ -54,7 +54,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ReadError> {
     })
 }
 
-fn read_text_raw(path: &Path) -> io::Result<String> {
+/// As [`read_text`], for callers that must tell one I/O error from another.
+pub(crate) fn read_text_raw(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?
         .take(LONGEST_FILE)
