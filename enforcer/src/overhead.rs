@@ -174,22 +174,9 @@ impl Overhead {
             if before.changed_until(&after) && attempt < ATTEMPTS {
                 continue;
             }
-            // Blocks that came or went between the two looks: the driver may have counted them, or not.
-            let moved = after.tally.moved.wrapping_sub(before.tally.moved);
-            let most = before
-                .most(reserved)
-                .max(after.most(reserved))
-                .saturating_add(moved);
-            let least = before
-                .least(reserved)
-                .min(after.least(reserved))
-                .saturating_sub(moved);
-            // The overhead is somewhere between. What was known stays as long as it may still be true: what is
-            // under way must neither count as overhead nor hide any.
-            let (low, high) = (given.saturating_sub(most), given.saturating_sub(least));
-            let known = after.cell.overhead.unwrap_or(low);
-            member.set_overhead(gpu, known.clamp(low, high));
-            let missing = least.saturating_sub(given);
+            let found = Found::between(&before, &after, given, reserved);
+            member.set_overhead(gpu, found.overhead);
+            let missing = found.missing;
             if missing > 0 {
                 live.settle(gpu, missing);
             }
@@ -208,6 +195,37 @@ impl Overhead {
                 tracing::warn!("the overhead is not known: {error}");
                 None
             }
+        }
+    }
+}
+
+/// What follows from two looks at the books and what the driver counted between them.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    overhead: u64,
+    /// What the driver counts less than it must if all the room of shared buffers and pools were there.
+    missing: u64,
+}
+
+impl Found {
+    fn between(before: &Books, after: &Books, given: u64, reserved: Option<Reserved>) -> Self {
+        // Blocks that came or went between the two looks: the driver may have counted them, or not.
+        let moved = after.tally.moved.wrapping_sub(before.tally.moved);
+        let most = before
+            .most(reserved)
+            .max(after.most(reserved))
+            .saturating_add(moved);
+        let least = before
+            .least(reserved)
+            .min(after.least(reserved))
+            .saturating_sub(moved);
+        // The overhead is somewhere between. What was known stays as long as it may still be true: what is
+        // under way must neither count as overhead nor hide any.
+        let (low, high) = (given.saturating_sub(most), given.saturating_sub(least));
+        let known = after.cell.overhead.unwrap_or(low);
+        Self {
+            overhead: known.clamp(low, high),
+            missing: least.saturating_sub(given),
         }
     }
 }
@@ -234,5 +252,79 @@ impl Books {
         self.most(reserved)
             .saturating_sub(self.cell.pending)
             .saturating_sub(self.leaving)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Books of blocks that are buffers of their own.
+    fn books(live: u64, pending: u64, leaving: u64, overhead: Option<u64>) -> Books {
+        Books {
+            cell: CellView {
+                live: live * MIB,
+                pending: pending * MIB,
+                overhead: overhead.map(|mib| mib * MIB),
+                ..CellView::default()
+            },
+            tally: Tally::default(),
+            slack: 0,
+            leaving: leaving * MIB,
+        }
+    }
+
+    fn overhead(before: &Books, after: &Books, given: u64) -> u64 {
+        Found::between(before, after, given * MIB, None).overhead / MIB
+    }
+
+    #[test]
+    fn what_is_under_way_neither_is_overhead_nor_hides_any() {
+        for known in [0, 7] {
+            let quiet = books(100, 0, 0, Some(known));
+            assert_eq!(overhead(&quiet, &quiet, 100 + known), known);
+            // The driver may count it already, or not yet.
+            let asking = books(100, 600, 0, Some(known));
+            for given in [100 + known, 700 + known] {
+                assert_eq!(overhead(&asking, &asking, given), known);
+                assert_eq!(overhead(&quiet, &asking, given), known);
+                assert_eq!(overhead(&asking, &quiet, given), known);
+            }
+            // It may count it still, or not any more.
+            let freeing = books(700, 0, 600, Some(known));
+            for given in [100 + known, 700 + known] {
+                assert_eq!(overhead(&freeing, &freeing, given), known);
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_that_came_between_the_looks_may_have_been_counted() {
+        let before = books(100, 0, 0, Some(0));
+        let mut after = books(700, 0, 0, Some(0));
+        after.tally.moved = 600 * MIB;
+        for given in [100, 700] {
+            assert_eq!(overhead(&before, &after, given), 0);
+        }
+    }
+
+    #[test]
+    fn overhead_is_what_the_books_cannot_be() {
+        let asking = books(100, 600, 0, Some(0));
+        assert_eq!(overhead(&asking, &asking, 750), 50);
+        let unknown = books(100, 0, 0, None);
+        assert_eq!(overhead(&unknown, &unknown, 140), 40);
+        let less = books(100, 0, 0, Some(40));
+        assert_eq!(overhead(&less, &less, 110), 10);
+        let found = Found::between(&less, &less, 60 * MIB, None);
+        assert_eq!(
+            found,
+            Found {
+                overhead: 0,
+                missing: 40 * MIB
+            }
+        );
     }
 }
