@@ -10,7 +10,8 @@ use hipflex_ledger::{
 
 use crate::clock;
 use crate::devices::{Devices, Gpu};
-use crate::entries::{Api, count_accident};
+use crate::entries::{Api, belt, count_accident};
+use crate::helpers;
 use crate::live::{Block, Class, LiveBlocks, Sort};
 use crate::overhead::Overhead;
 use crate::process::Trouble;
@@ -168,15 +169,25 @@ impl Account {
     }
 
     /// Enlarges a reservation to `bytes`. What was refused leaves it as it was.
-    fn enlarge(&self, api: Api, reserved: &mut Reserved, bytes: u64) -> Result<(), NotReserved> {
+    fn enlarge(
+        &self,
+        api: Api,
+        reserved: &mut Reserved,
+        device: Result<c_int, c_int>,
+        bytes: u64,
+    ) -> Result<(), NotReserved> {
         let extra = bytes.saturating_sub(reserved.bytes());
         if extra == 0 {
             return Ok(());
         }
         let (gpu, class, before) = (reserved.gpu(), reserved.class, reserved.bytes());
-        self.member
-            .grow(&mut reserved.reservation, extra)
-            .map_err(|denial| self.not_reserved(api, gpu, &denial))?;
+        if self.member.grow(&mut reserved.reservation, extra).is_err() {
+            // As before any refusal.
+            self.measure(gpu, device);
+            self.member
+                .grow(&mut reserved.reservation, extra)
+                .map_err(|denial| self.not_reserved(api, gpu, &denial))?;
+        }
         self.overhead.expect(gpu, class, reserved.bytes());
         self.overhead.expect_no_more(gpu, class, before);
         Ok(())
@@ -195,7 +206,11 @@ impl Account {
             |device| !matches!(self.place(Ok(*device)), Place::Gpu(gpu) if gpu == reserved.gpu()),
         );
         match elsewhere {
-            None => self.enlarge(api, reserved, bytes),
+            None => {
+                // A native call; the device matters for its pools alone.
+                let device = device.map_or_else(helpers::current_device, Ok);
+                self.enlarge(api, reserved, device, bytes)
+            }
             Some(device) => {
                 let there = self.reserve(api, Ok(device), bytes, reserved.class)?;
                 self.cancel(core::mem::replace(reserved, there));
@@ -220,6 +235,24 @@ impl Account {
         }
     }
 
+    /// A call begins of which the runtime's answer will tell where its memory is, or how much it is. Until
+    /// [`Account::settled`] the books may lack it.
+    pub(crate) fn begin_unsettled(&self) {
+        self.overhead.begin_unsettled();
+    }
+
+    /// The end of such a call.
+    pub(crate) fn settled(&self) {
+        self.overhead.settled();
+    }
+
+    /// Whether any GPU may have room for a request.
+    pub(crate) fn may_fit(&self, bytes: u64) -> bool {
+        let gpus = 0..self.devices.gpus().len();
+        gpus.filter_map(|gpu| self.member.view(gpu))
+            .any(|view| view.available() >= bytes)
+    }
+
     /// Whether HIP shows more than one device to this process. (If it does not say: perhaps.)
     pub(crate) fn has_several_devices(&self) -> bool {
         self.devices.are_several()
@@ -227,8 +260,10 @@ impl Account {
 
     /// What the driver has given this process on a device, in bytes, if that can be told.
     pub(crate) fn given(&self, device: c_int) -> Option<u64> {
-        let gpu = self.devices.index(device)?;
-        uncancelled(|| self.overhead.given(&self.member, gpu))
+        let gpu = belt(|| self.devices.index(device)).flatten()?;
+        belt(|| uncancelled(|| self.overhead.given(&self.member, gpu)))?
+            .ok()
+            .flatten()
     }
 
     /// Where a device (or what the runtime said instead of one) is in the account.
@@ -246,17 +281,31 @@ impl Account {
 
     /// Books a block that was reserved: the runtime has made it, under this name.
     pub(crate) fn book(&self, reserved: Reserved, sort: Sort, name: usize) {
+        let bytes = reserved.bytes();
+        self.book_as(reserved, sort, name, bytes);
+    }
+
+    /// The same for one that turned out to have `bytes`, for which there is no room.
+    pub(crate) fn book_beyond(&self, reserved: Reserved, sort: Sort, name: usize, bytes: u64) {
+        let (gpu, class, before) = (reserved.gpu(), reserved.class, reserved.bytes());
+        self.overhead.expect(gpu, class, bytes);
+        self.overhead.expect_no_more(gpu, class, before);
+        self.book_as(reserved, sort, name, bytes);
+    }
+
+    #[inline]
+    fn book_as(&self, reserved: Reserved, sort: Sort, name: usize, bytes: u64) {
         let Reserved { reservation, class } = reserved;
         let block = Block {
             pointer: name,
-            bytes: reservation.bytes(),
+            bytes,
             gpu: u32::try_from(reservation.gpu()).unwrap_or(u32::MAX),
             sort,
             class,
         };
         self.remember(block);
-        tracing::debug!("booked {} bytes at {name:#x}", block.bytes);
-        self.member.commit(reservation, block.bytes);
+        tracing::debug!("booked {bytes} bytes at {name:#x}");
+        self.member.commit(reservation, bytes);
     }
 
     /// Gives a reservation back: the runtime made nothing.
@@ -277,7 +326,12 @@ impl Account {
     pub(crate) fn freed(&self, block: Block) {
         tracing::debug!("freed {} bytes at {:#x}", block.bytes, block.pointer);
         self.release(block);
-        self.overhead.left(block.gpu as usize, block.bytes);
+        let gpu = block.gpu as usize;
+        self.overhead.left(gpu, block.bytes);
+        if block.sort == Sort::Object {
+            // Physical memory that is mapped stays with the driver, and is overhead from now on.
+            self.overhead.hurry(gpu);
+        }
     }
 
     fn release(&self, block: Block) {
@@ -309,13 +363,15 @@ impl Account {
     /// A block whose address was given anew is not there any more.
     #[cold]
     fn gone_unseen(&self, gone: Block) {
-        count_accident();
-        tracing::warn!(
-            "the runtime gave {:#x} again, so {} bytes there were freed in a way that is not hooked",
-            gone.pointer,
-            gone.bytes
-        );
         self.release(gone);
+        // There may be thousands of them, after a hipDeviceReset.
+        if count_accident() == 0 {
+            tracing::warn!(
+                "the runtime gave {:#x} again, so {} bytes there were freed in a way that is not hooked                  (and others, perhaps: this is said once)",
+                gone.pointer,
+                gone.bytes
+            );
+        }
     }
 
     /// The limit on a GPU.

@@ -5,7 +5,7 @@ use core::ptr::{self, NonNull};
 
 use crate::account::{Account, NotReserved, Reserved};
 use crate::entries::{Api, Verdict, belt};
-use crate::guard::Thread;
+use crate::guard::{self, Thread};
 use crate::helpers;
 use crate::hip;
 use crate::home::{self, Expected, Found, Proof};
@@ -29,14 +29,14 @@ pub(crate) enum Plan {
 pub(crate) struct Allocation {
     account: &'static Account,
     reserved: Reserved,
-    /// What is only known when the runtime has answered.
-    open: Option<Open>,
+    /// Something of it is only known when the runtime has answered: [`Unsettled`], kept beside this.
+    unsettled: bool,
 }
 
 /// What is not known of an allocation before the runtime has answered, and how to take it back should it turn
 /// out to be too much.
 #[derive(Clone, Copy)]
-struct Open {
+pub(crate) struct Unsettled {
     /// On which device it is.
     proof: Proof,
     bytes: u64,
@@ -58,7 +58,12 @@ impl Plan {
     pub(crate) fn abandon(self) {
         let own = |account| process::account().is_some_and(|own| ptr::eq(own, account));
         match self {
-            Self::Allocation(lost) if own(lost.account) => lost.account.cancel(lost.reserved),
+            Self::Allocation(lost) if own(lost.account) => {
+                lost.account.cancel(lost.reserved);
+                if lost.unsettled {
+                    lost.account.settled();
+                }
+            }
             Self::Free(lost) if own(lost.account) => lost.account.not_freed(lost.block),
             // Those of the process that this one was forked from; and queries hold nothing.
             Self::Allocation(_) | Self::Free(_) | Self::Query(_) => {}
@@ -98,14 +103,16 @@ pub(crate) unsafe fn before(
         }
         let Expected { device, proof } = home::expect(account, request.home);
         let bytes = match proof {
-            // It is not known yet whether it will be on that device.
-            Proof::Growth(_) | Proof::PointerOnly => 0,
-            Proof::Given | Proof::Pointer | Proof::Counters(_) => request.bytes,
+            // Perhaps it will be on no device.
+            Proof::Growth(_) => 0,
+            // It is not known yet on which. What none has room for is refused before the runtime grants it.
+            Proof::PointerOnly if account.may_fit(request.bytes) => 0,
+            _ => request.bytes,
         };
-        let open = if matches!(proof, Proof::Given) && request.pitch.is_none() {
+        let unsettled = if matches!(proof, Proof::Given) && request.pitch.is_none() {
             None
         } else {
-            Some(Open {
+            Some(Unsettled {
                 proof,
                 bytes: request.bytes,
                 rows: request.pitch.map(|pitch| (pitch, request.rows)),
@@ -117,10 +124,14 @@ pub(crate) unsafe fn before(
             account
                 .reserve(api, device, bytes, request.class)
                 .map(|reserved| {
+                    if let Some(unsettled) = unsettled {
+                        account.begin_unsettled();
+                        thread.keep(unsettled);
+                    }
                     thread.begin(Plan::Allocation(Allocation {
                         account,
                         reserved,
-                        open,
+                        unsettled: unsettled.is_some(),
                     }));
                 })
         };
@@ -153,7 +164,7 @@ pub(crate) unsafe fn after(
     let Plan::Allocation(Allocation {
         account,
         reserved,
-        open,
+        unsettled,
     }) = plan
     else {
         return error;
@@ -164,38 +175,47 @@ pub(crate) unsafe fn after(
     } else {
         0
     };
-    match (name, open) {
-        (0, _) => {
-            belt(|| account.cancel(reserved));
-            error
-        }
-        (name, None) => {
-            belt(|| account.book(reserved, sort, name));
-            error
-        }
-        // SAFETY: see above.
-        (name, Some(open)) => unsafe { close(api, account, reserved, open, sort, name) },
+    if unsettled {
+        // SAFETY: it stays here.
+        let unsettled = unsafe { guard::this_thread() }.take_kept();
+        let result = match unsettled {
+            // SAFETY: see above.
+            Some(unsettled) if name != 0 => unsafe {
+                settle(api, account, reserved, unsettled, sort, name)
+            },
+            _ => {
+                belt(|| account.cancel(reserved));
+                error
+            }
+        };
+        account.settled();
+        return result;
     }
+    belt(|| match name {
+        0 => account.cancel(reserved),
+        name => account.book(reserved, sort, name),
+    });
+    error
 }
 
 /// Books an allocation by what the runtime has made of it. If there is no room for that, it is taken back.
 ///
 /// # Safety
-/// The runtime has just granted the allocation of this name, and `open` is that of the call.
+/// The runtime has just granted the allocation of this name, and `unsettled` is that of the call.
 #[cold]
-unsafe fn close(
+unsafe fn settle(
     api: Api,
     account: &'static Account,
     mut reserved: Reserved,
-    open: Open,
+    unsettled: Unsettled,
     sort: Sort,
     name: usize,
 ) -> c_int {
-    let bytes = open.rows.map_or(open.bytes, |(pitch, rows)| {
+    let bytes = unsettled.rows.map_or(unsettled.bytes, |(pitch, rows)| {
         // SAFETY: the runtime has written it. It need not be aligned.
         sizes::product(unsafe { pitch.read_unaligned() } as u64, rows)
     });
-    let device = match home::found(account, open.proof, name, bytes) {
+    let device = match home::found(account, unsettled.proof, name, bytes) {
         Found::AsExpected => None,
         Found::On(device) => Some(device),
         Found::OnNone => {
@@ -204,23 +224,24 @@ unsafe fn close(
         }
     };
     let room = belt(|| account.fit(api, &mut reserved, device, bytes)).unwrap_or(Ok(()));
-    let fits = match room {
-        Ok(()) => true,
+    match room {
         // A membership that ended meanwhile has no books to keep right.
-        Err(NotReserved::NotAMember) => true,
+        Ok(()) | Err(NotReserved::NotAMember) => {
+            belt(|| account.book(reserved, sort, name));
+        }
         Err(NotReserved::Uncounted) => {
             belt(|| account.cancel(reserved));
-            return hip::SUCCESS;
         }
-        Err(NotReserved::Refused) => false,
-    };
-    // SAFETY: see above.
-    if !fits && unsafe { open.undo.run(name) } {
-        belt(|| account.cancel(reserved));
-        return crate::impossible::error(api);
+        Err(NotReserved::Refused) => {
+            // SAFETY: see above.
+            if unsafe { unsettled.undo.run(name) } {
+                belt(|| account.cancel(reserved));
+                return crate::impossible::error(api);
+            }
+            // It could not be taken back: it is there, and counts.
+            belt(|| account.book_beyond(reserved, sort, name, bytes));
+        }
     }
-    // Also where it could not be taken back: it is there.
-    belt(|| account.book(reserved, sort, name));
     hip::SUCCESS
 }
 

@@ -14,7 +14,7 @@
 use core::cell::Cell;
 use core::ptr;
 
-use crate::allocation::Plan;
+use crate::allocation::{Plan, Unsettled};
 use crate::entries::belt;
 use crate::signals::uncancelled;
 use crate::stack::{self, Found};
@@ -25,6 +25,8 @@ pub(crate) struct Thread {
     frame: Cell<usize>,
     /// What the outer call has reserved or taken out of the books.
     under_way: Cell<Option<Plan>>,
+    /// What of it the runtime's answer will tell. Apart from the plan, since most calls have none.
+    unsettled: Cell<Option<Unsettled>>,
     /// The library is setting itself up in this thread. Whatever calls HIP now must not wait for that.
     setting_up: Cell<bool>,
 }
@@ -62,6 +64,7 @@ impl Thread {
         Self {
             frame: Cell::new(0),
             under_way: Cell::new(None),
+            unsettled: Cell::new(None),
             setting_up: Cell::new(false),
         }
     }
@@ -93,6 +96,16 @@ impl Thread {
     #[inline]
     pub(crate) fn take(&self) -> Option<Plan> {
         self.under_way.take()
+    }
+
+    /// Keeps what the runtime's answer will tell of an allocation.
+    pub(crate) fn keep(&self, unsettled: Unsettled) {
+        self.unsettled.set(Some(unsettled));
+    }
+
+    /// What [`Thread::keep`] kept.
+    pub(crate) fn take_kept(&self) -> Option<Unsettled> {
+        self.unsettled.take()
     }
 
     /// Whether the outer call that marked this thread still runs.

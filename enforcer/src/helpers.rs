@@ -47,8 +47,6 @@ helpers! {
     StreamIsCapturing = c"hipStreamIsCapturing",
     /// `hipError_t hipDeviceGetDefaultMemPool(hipMemPool_t *mem_pool, int device)`
     DeviceGetDefaultMemPool = c"hipDeviceGetDefaultMemPool",
-    /// `hipError_t hipDeviceGetMemPool(hipMemPool_t *mem_pool, int device)`
-    DeviceGetMemPool = c"hipDeviceGetMemPool",
     /// `hipError_t hipMemPoolGetAccess(hipMemAccessFlags *flags, hipMemPool_t mem_pool,
     /// hipMemLocation *location)`. 5.2 has it, and it does nothing.
     MemPoolGetAccess = c"hipMemPoolGetAccess",
@@ -141,15 +139,10 @@ pub(crate) fn device_of_stream(stream: *mut c_void) -> Result<c_int, c_int> {
 /// program has allowed that.
 pub(crate) fn device_of_pool(pool: *mut c_void) -> Option<c_int> {
     let count = device_count().ok()?;
-    let is_default = |device: &c_int| {
-        let mut usual: *mut c_void = ptr::null_mut();
-        // SAFETY: the signature of `hipDeviceGetDefaultMemPool`; the result outlives the call.
-        let error = unsafe {
-            ask!(DeviceGetDefaultMemPool(&raw mut usual => *mut *mut c_void, *device => c_int))
-        };
-        error == hip::SUCCESS && usual == pool
-    };
-    if let Some(device) = (0..count).find(is_default) {
+    let is_default = |device: &c_int| default_pool(*device) == Some(pool);
+    // Most often it is that of the current device.
+    let current = current_device().ok().filter(is_default);
+    if let Some(device) = current.or_else(|| (0..count).find(is_default)) {
         return Some(device);
     }
     let mut users = (0..count).filter(|device| may_use(*device, pool));
@@ -197,33 +190,24 @@ pub(crate) struct Reserved {
     pub(crate) buffers: bool,
 }
 
-/// What the pools of a device that `hipMallocAsync` uses have taken from the driver. Those that a
-/// program has made for itself are not in it.
-pub(crate) fn reserved_by_pools(device: c_int) -> Option<Reserved> {
+/// What the default pool of a device has taken from the driver. (Another one, which the program made, could be
+/// destroyed by the program while it is asked.)
+pub(crate) fn reserved_by_default_pool(device: c_int) -> Option<Reserved> {
     /// The first release whose pools share buffers (seen in 7.2.4; not so in 6.4.3).
     const SHARES_BUFFERS: c_int = 7;
-
-    let mut usual: *mut c_void = ptr::null_mut();
-    let mut current: *mut c_void = ptr::null_mut();
-    // SAFETY: the signatures of `hipDeviceGetDefaultMemPool` and `hipDeviceGetMemPool`; the results outlive
-    // the calls.
-    let errors = unsafe {
-        [
-            ask!(DeviceGetDefaultMemPool(&raw mut usual => *mut *mut c_void, device => c_int)),
-            ask!(DeviceGetMemPool(&raw mut current => *mut *mut c_void, device => c_int)),
-        ]
-    };
-    if errors != [hip::SUCCESS; 2] {
-        return None;
-    }
-    let mut bytes = reserved(usual)?;
-    if current != usual {
-        bytes = bytes.checked_add(reserved(current)?)?;
-    }
     Some(Reserved {
-        bytes,
+        bytes: reserved(default_pool(device)?)?,
         buffers: generation().is_ok_and(|generation| generation >= SHARES_BUFFERS),
     })
+}
+
+fn default_pool(device: c_int) -> Option<*mut c_void> {
+    let mut pool: *mut c_void = ptr::null_mut();
+    // SAFETY: the signature of `hipDeviceGetDefaultMemPool`; the result outlives the call.
+    let error = unsafe {
+        ask!(DeviceGetDefaultMemPool(&raw mut pool => *mut *mut c_void, device => c_int))
+    };
+    success(error, pool).ok()
 }
 
 fn reserved(pool: *mut c_void) -> Option<u64> {

@@ -139,15 +139,18 @@ fn on_host(account: &Account, device: Result<c_int, c_int>) -> Expected {
     let growth = device
         .ok()
         .and_then(|device| Growth::begin(account, device));
-    // Without the counter it is what it should be.
-    let unknown = Growth {
-        device: device.unwrap_or(0),
-        given: u64::MAX,
+    let takes_vram =
+        matches!(helpers::generation(), Ok(generation) if generation >= IGNORES_LOCATION);
+    let proof = match growth {
+        Some(growth) => Proof::Growth(growth),
+        // Without the counter, it is counted where it may well be VRAM.
+        None if takes_vram => Proof::Given,
+        None => Proof::Growth(Growth {
+            device: device.unwrap_or(0),
+            given: u64::MAX,
+        }),
     };
-    Expected {
-        device,
-        proof: Proof::Growth(growth.unwrap_or(unknown)),
-    }
+    Expected { device, proof }
 }
 
 impl Growth {

@@ -22,9 +22,10 @@ use crate::signals::uncancelled;
 pub(crate) fn error(api: Api) -> c_int {
     uncancelled(|| match api {
         // While a stream is recorded, these may be called and hipMalloc must not: it would spoil the recording.
-        Api::hipMallocAsync | Api::hipMallocFromPoolAsync | Api::hipMemCreate => {
-            physical().unwrap_or_else(linear)
-        }
+        Api::hipMallocAsync
+        | Api::hipMallocFromPoolAsync
+        | Api::hipMallocManaged
+        | Api::hipMemCreate => physical().unwrap_or_else(linear),
         _ => linear(),
     })
 }

@@ -78,22 +78,27 @@ impl LiveBlocks {
         block: Block,
         gone: &mut dyn FnMut(Block),
     ) -> Result<(), OutOfMemory> {
-        let tables = &mut *self.lock();
-        let tallies = &mut tables.tallies;
-        let mut forget = |old: Block| {
-            tally(tallies, &old, Tally::remove);
+        // One at a time, told when the lock is released: there may be many, and telling may take long.
+        loop {
+            let mut locked = self.lock();
+            let tables = &mut *locked;
+            let table = match block.sort {
+                Sort::Memory => &mut tables.memory,
+                Sort::Object => &mut tables.objects,
+            };
+            let old = match block.sort {
+                Sort::Memory => table.take_overlapping(&block),
+                Sort::Object => table.take_exactly(block.pointer),
+            };
+            let Some(old) = old else {
+                table.insert(block)?;
+                tally(&mut tables.tallies, &block, Tally::add);
+                return Ok(());
+            };
+            tally(&mut tables.tallies, &old, Tally::remove);
+            drop(locked);
             gone(old);
-        };
-        match block.sort {
-            Sort::Memory => tables.memory.insert_over(block, &mut forget)?,
-            Sort::Object => {
-                if let Some(old) = tables.objects.insert(block)? {
-                    forget(old);
-                }
-            }
         }
-        tally(tallies, &block, Tally::add);
-        Ok(())
     }
 
     /// Forgets a block and returns it: the object of this name, or the memory that `name` points into, most
@@ -145,20 +150,11 @@ struct Run {
 }
 
 impl Ordered {
-    /// Inserts a block and takes out all that overlap it.
-    fn insert_over(
-        &mut self,
-        block: Block,
-        gone: &mut impl FnMut(Block),
-    ) -> Result<(), OutOfMemory> {
-        let last = block
-            .pointer
-            .saturating_add(usize::try_from(block.bytes).unwrap_or(usize::MAX))
-            .saturating_sub(1);
-        while let Some(old) = self.take_if(last, |old| reaches(old, block.pointer)) {
-            gone(old);
-        }
-        self.insert(block).map(|_| ())
+    /// Takes out the last of the blocks that overlap this one.
+    fn take_overlapping(&mut self, block: &Block) -> Option<Block> {
+        let bytes = usize::try_from(block.bytes.max(1)).unwrap_or(usize::MAX);
+        let last = block.pointer.saturating_add(bytes).saturating_sub(1);
+        self.take_if(last, |old| reaches(old, block.pointer))
     }
 
     /// Inserts a block in the place of one of that name, which it returns.
@@ -351,8 +347,9 @@ mod tests {
                         let mut over: Vec<Block> = model.values().copied().collect();
                         over.retain(|o: &Block| o.pointer < end && p < o.pointer + o.bytes as usize);
                         over.reverse();
-                        let mut gone = Vec::new();
-                        blocks.insert_over(b, &mut |old| gone.push(old)).unwrap();
+                        let gone: Vec<Block> =
+                            std::iter::from_fn(|| blocks.take_overlapping(&b)).collect();
+                        prop_assert!(blocks.insert(b).unwrap().is_none());
                         prop_assert_eq!(&gone, &over);
                         model.retain(|p, _| over.iter().all(|o| o.pointer != *p));
                         model.insert(p, b);

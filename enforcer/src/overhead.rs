@@ -6,7 +6,7 @@
 //! cannot be read, the overhead is unknown, which is not 0.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hipflex_kfd::{ProcessVram, Root, process_vram};
 use hipflex_ledger::{CellView, Member};
@@ -27,6 +27,9 @@ pub(crate) struct Overhead {
     root: Root,
     pid: DriverPid,
     gpus: Vec<Gpu>,
+    /// Calls under way whose memory the books may lack, wholly or in part.
+    unsettled: AtomicU64,
+    said_unreadable: AtomicBool,
 }
 
 /// One GPU.
@@ -41,6 +44,8 @@ struct Gpu {
     /// ([`Tally::taken`]) and not yet here are being freed: they are booked, and the driver may not count them any
     /// more.
     left: AtomicU64,
+    /// How often it was measured. Of two threads that do so at a time the one that began last tells.
+    measured: AtomicU64,
 }
 
 /// What is known of the bookings on a GPU at one moment.
@@ -50,6 +55,7 @@ struct Books {
     tally: Tally,
     slack: u64,
     leaving: u64,
+    unsettled: bool,
 }
 
 impl Overhead {
@@ -60,11 +66,31 @@ impl Overhead {
             due: AtomicU64::new(0),
             slack: AtomicU64::new(0),
             left: AtomicU64::new(0),
+            measured: AtomicU64::new(0),
         });
         Self {
             root: Root::system(),
             pid: DriverPid::new(),
             gpus: gpus.collect(),
+            unsettled: AtomicU64::new(0),
+            said_unreadable: AtomicBool::new(false),
+        }
+    }
+
+    /// A call begins that the books may lack something of until it is [`Overhead::settled`].
+    pub(crate) fn begin_unsettled(&self) {
+        self.unsettled.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The end of such a call.
+    pub(crate) fn settled(&self) {
+        self.unsettled.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Lets the next call measure.
+    pub(crate) fn hurry(&self, gpu: usize) {
+        if let Some(gpu) = self.gpus.get(gpu) {
+            gpu.due.store(0, Ordering::Relaxed);
         }
     }
 
@@ -132,6 +158,7 @@ impl Overhead {
         );
         // What goes on meanwhile must be in one of the looks, so the second goes the other way round.
         let begun = || {
+            let unsettled = self.unsettled.load(Ordering::Acquire) != 0;
             let left = this.left.load(Ordering::Acquire);
             let tally = live.tally(gpu);
             let cell = member.cell(gpu)?;
@@ -141,6 +168,7 @@ impl Overhead {
                 tally,
                 slack,
                 leaving: tally.taken.wrapping_sub(left),
+                unsettled,
             })
         };
         let ended = || {
@@ -148,25 +176,36 @@ impl Overhead {
             let slack = this.slack.load(Ordering::Acquire);
             let left = this.left.load(Ordering::Acquire);
             let tally = live.tally(gpu);
+            let unsettled = self.unsettled.load(Ordering::Acquire) != 0;
             Some(Books {
                 cell,
                 tally,
                 slack,
                 leaving: tally.taken.wrapping_sub(left),
+                unsettled,
             })
         };
+        let turn = this
+            .measured
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_add(1);
         for attempt in 1..=ATTEMPTS {
             let Some(before) = begun() else {
                 return;
             };
             let reserved = if before.tally.has_pools() {
-                helpers::reserved_by_pools(device)
+                helpers::reserved_by_default_pool(device)
             } else {
                 None
             };
-            let Some(given) = self.given(member, gpu) else {
-                member.forget_overhead(gpu);
-                return;
+            let given = match self.given(member, gpu) {
+                Ok(Some(given)) => given,
+                Ok(None) => {
+                    member.forget_overhead(gpu);
+                    return;
+                }
+                // What was known is the best there is.
+                Err(_) => return,
             };
             let Some(after) = ended() else {
                 return;
@@ -174,30 +213,48 @@ impl Overhead {
             if before.changed_until(&after) && attempt < ATTEMPTS {
                 continue;
             }
-            let found = Found::between(&before, &after, given, reserved);
-            member.set_overhead(gpu, found.overhead);
-            let missing = found.missing;
-            if missing > 0 {
+            if this.measured.load(Ordering::Relaxed) != turn {
+                return;
+            }
+            let Some(Found { overhead, missing }) =
+                Found::between(&before, &after, given, reserved)
+            else {
+                return;
+            };
+            member.set_overhead(gpu, overhead);
+            // The slack of what is under way is in the books already.
+            if missing > 0 && before.cell.pending == 0 && after.cell.pending == 0 {
                 live.settle(gpu, missing);
             }
             return;
         }
     }
 
-    /// What the driver counts for this process on a GPU, in bytes; `None` if that cannot be known.
-    pub(crate) fn given(&self, member: &Member, gpu: usize) -> Option<u64> {
-        let gpu_id = self.gpus.get(gpu)?.gpu_id?;
-        let pid = self.pid.get(member)?;
+    /// What the driver counts for this process on a GPU, in bytes. `None`: it has no entry for the process,
+    /// or it is not known under which PID. An error, which is said once, may pass.
+    pub(crate) fn given(&self, member: &Member, gpu: usize) -> Result<Option<u64>, Unreadable> {
+        let Some(gpu_id) = self.gpus.get(gpu).and_then(|gpu| gpu.gpu_id) else {
+            return Ok(None);
+        };
+        let Some(pid) = self.pid.get(member) else {
+            return Ok(None);
+        };
         match process_vram(&self.root, pid, gpu_id) {
-            Ok(ProcessVram::Bytes(bytes)) => Some(bytes),
-            Ok(ProcessVram::Ending | ProcessVram::Absent) => None,
+            Ok(ProcessVram::Bytes(bytes)) => Ok(Some(bytes)),
+            Ok(ProcessVram::Ending | ProcessVram::Absent) => Ok(None),
             Err(error) => {
-                tracing::warn!("the overhead is not known: {error}");
-                None
+                if !self.said_unreadable.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("the overhead cannot be measured: {error}");
+                }
+                Err(Unreadable)
             }
         }
     }
 }
+
+/// The driver's entry could not be read.
+#[derive(Debug)]
+pub(crate) struct Unreadable;
 
 /// What follows from two looks at the books and what the driver counted between them.
 #[derive(Debug, PartialEq, Eq)]
@@ -208,7 +265,13 @@ struct Found {
 }
 
 impl Found {
-    fn between(before: &Books, after: &Books, given: u64, reserved: Option<Reserved>) -> Self {
+    /// `None`: nothing, because what was given may lack in the books and nothing was known before.
+    fn between(
+        before: &Books,
+        after: &Books,
+        given: u64,
+        reserved: Option<Reserved>,
+    ) -> Option<Self> {
         // Blocks that came or went between the two looks: the driver may have counted them, or not.
         let moved = after.tally.moved.wrapping_sub(before.tally.moved);
         let most = before
@@ -222,11 +285,17 @@ impl Found {
         // The overhead is somewhere between. What was known stays as long as it may still be true: what is
         // under way must neither count as overhead nor hide any.
         let (low, high) = (given.saturating_sub(most), given.saturating_sub(least));
-        let known = after.cell.overhead.unwrap_or(low);
-        Self {
-            overhead: known.clamp(low, high),
+        let unsettled = before.unsettled || after.unsettled;
+        let overhead = match after.cell.overhead {
+            // Some of what the driver has given may lack in the books: it may be less, not more.
+            Some(known) if unsettled => known.min(high),
+            None if unsettled => return None,
+            known => known.unwrap_or(low).max(low).min(high),
+        };
+        Some(Self {
+            overhead,
             missing: least.saturating_sub(given),
-        }
+        })
     }
 }
 
@@ -238,10 +307,11 @@ impl Books {
 
     /// What the driver would count at most if there were no overhead: with all that is under way. `reserved`:
     /// what pools have taken, if they say so.
+    ///
+    /// Managed memory is part of it: some releases of the driver count what of it is in VRAM, others do not.
     fn most(&self, reserved: Option<Reserved>) -> u64 {
         self.cell
             .live
-            .saturating_sub(self.cell.live_unseen)
             .saturating_add(self.cell.pending)
             .saturating_add(self.slack)
             .saturating_add(self.tally.room(reserved))
@@ -250,6 +320,7 @@ impl Books {
     /// And at least: without it.
     fn least(&self, reserved: Option<Reserved>) -> u64 {
         self.most(reserved)
+            .saturating_sub(self.cell.live_unseen)
             .saturating_sub(self.cell.pending)
             .saturating_sub(self.leaving)
     }
@@ -273,11 +344,13 @@ mod tests {
             tally: Tally::default(),
             slack: 0,
             leaving: leaving * MIB,
+            unsettled: false,
         }
     }
 
     fn overhead(before: &Books, after: &Books, given: u64) -> u64 {
-        Found::between(before, after, given * MIB, None).overhead / MIB
+        let found = Found::between(before, after, given * MIB, None);
+        found.unwrap().overhead / MIB
     }
 
     #[test]
@@ -318,13 +391,21 @@ mod tests {
         assert_eq!(overhead(&unknown, &unknown, 140), 40);
         let less = books(100, 0, 0, Some(40));
         assert_eq!(overhead(&less, &less, 110), 10);
-        let found = Found::between(&less, &less, 60 * MIB, None);
-        assert_eq!(
-            found,
-            Found {
-                overhead: 0,
-                missing: 40 * MIB
-            }
-        );
+        let found = Found::between(&less, &less, 60 * MIB, None).unwrap();
+        assert_eq!((found.overhead, found.missing), (0, 40 * MIB));
+    }
+
+    #[test]
+    fn while_something_may_lack_in_the_books_the_overhead_does_not_grow() {
+        let unsettled = |overhead| Books {
+            unsettled: true,
+            ..books(100, 0, 0, overhead)
+        };
+        let known = unsettled(Some(40));
+        assert_eq!(overhead(&known, &known, 900), 40);
+        assert_eq!(overhead(&known, &known, 110), 10);
+        let unknown = unsettled(None);
+        let found = Found::between(&unknown, &unknown, 900 * MIB, None);
+        assert_eq!(found, None);
     }
 }

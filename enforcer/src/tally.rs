@@ -27,7 +27,7 @@ pub(crate) struct Tally {
     /// Blocks of pools.
     pooled: Peaked,
     /// What these take beyond their bytes if each is a buffer.
-    rounding: u64,
+    rounding: Peaked,
     /// How often a block came or went.
     pub(crate) changes: u64,
     /// How many bytes came or went (it wraps).
@@ -69,7 +69,7 @@ impl Tally {
             Class::Buffer if block.bytes < BUFFER => self.shared.add(part_of_buffer(block.bytes)),
             Class::Pooled => {
                 self.pooled.add(block.bytes);
-                self.rounding = self.rounding.saturating_add(rounding(block.bytes));
+                self.rounding.add(rounding(block.bytes));
             }
             Class::Buffer | Class::Managed => {}
         }
@@ -90,7 +90,7 @@ impl Tally {
             }
             Class::Pooled => {
                 self.pooled.subtract(block.bytes);
-                self.rounding = self.rounding.saturating_sub(rounding(block.bytes));
+                self.rounding.subtract(rounding(block.bytes));
             }
             Class::Buffer | Class::Managed => {}
         }
@@ -106,12 +106,18 @@ impl Tally {
                 .unwrap_or(most)
                 .saturating_add(BUFFER),
         };
-        let pools = match (reserved, self.pooled.most) {
-            (_, 0) => 0,
-            (Some(reserved), _) if reserved.buffers => reserved.bytes,
-            (Some(reserved), _) => reserved.bytes.saturating_add(self.rounding),
-            (None, most) => most.saturating_add(self.rounding).saturating_add(BUFFER),
+        // The pools that are asked may not be all, and those of the program keep what is freed, too.
+        let kept = match self.pooled.most {
+            0 => 0,
+            most => most.saturating_add(self.rounding.most),
         };
+        let said = match reserved {
+            _ if !self.has_pools() => 0,
+            None => 0,
+            Some(reserved) if reserved.buffers => reserved.bytes,
+            Some(reserved) => reserved.bytes.saturating_add(self.rounding.most),
+        };
+        let pools = kept.max(said);
         let in_buffers = buffers.saturating_sub(self.shared.now);
         in_buffers.saturating_add(pools.saturating_sub(self.pooled.now))
     }
@@ -124,8 +130,10 @@ impl Tally {
     /// The driver counts `missing` bytes less than it would if all the room were there: so it was given
     /// back. What is left of it then is not more than what the driver counts.
     pub(crate) fn settle(&mut self, missing: u64) {
-        let lowered = self.shared.lower(missing);
-        self.pooled.lower(missing.saturating_sub(lowered));
+        let mut left = missing;
+        for peaked in [&mut self.shared, &mut self.pooled, &mut self.rounding] {
+            left = left.saturating_sub(peaked.lower(left));
+        }
     }
 }
 
@@ -238,11 +246,13 @@ mod tests {
         assert!(tally.has_pools());
         assert_eq!(tally.room(reserved(32, true)), 22 << 20);
         assert_eq!(tally.room(reserved(10, false)), BUFFER, "two of 6 MiB");
-        assert_eq!(tally.room(None), 2 * BUFFER);
+        assert_eq!(tally.room(None), BUFFER);
         tally.remove(&piece);
         tally.remove(&piece);
         assert_eq!(tally.room(reserved(32, true)), 32 << 20);
+        // It may be that another pool keeps it.
+        assert_eq!(tally.room(reserved(0, false)), (10 << 20) + BUFFER);
+        tally.settle(u64::MAX);
         assert_eq!(tally.room(reserved(0, false)), 0);
-        assert_eq!(tally.room(None), (10 << 20) + BUFFER);
     }
 }

@@ -44,6 +44,8 @@ pub struct Account {
     pub limit: Option<u64>,
     /// What is allocated.
     pub booked: u64,
+    /// What the driver holds besides; 0 also where that is not known.
+    pub overhead: u64,
 }
 
 /// A board of the node.
@@ -171,6 +173,7 @@ fn account(value: &Value) -> Result<Account> {
         bdf: text(value, "bdf")?,
         limit: value["limit_bytes"].as_u64(),
         booked: number(value, "booked_bytes")?,
+        overhead: value["overhead_bytes"].as_u64().unwrap_or(0),
     })
 }
 

@@ -200,6 +200,19 @@ fn memory_is_charged_to_the_gpu_that_it_is_on(version: &str) -> Result<()> {
         let state = bench.node.control().state()?;
         Ok(state.gpus.iter().map(|gpu| gpu.vram_used).collect())
     };
+    // What just fits on a GPU that is not the current one.
+    for make in [
+        "hipMallocAsync a 3221225472 s1",
+        "hipMallocFromPoolAsync a 3221225472 q1 s1",
+    ] {
+        choose(&mut shell, 0)?;
+        ok(&mut shell, make)?;
+        ok(&mut shell, "hipFreeAsync a s1")?;
+        ok(&mut shell, "hipStreamSynchronize s1")?;
+        for pool in ["p1", "q1"] {
+            ok(&mut shell, &format!("hipMemPoolTrimTo {pool} 0"))?;
+        }
+    }
     let mut seen = 0;
     for (current, other) in [(0, 1), (1, 0), (2, 1)] {
         choose(&mut shell, current)?;
@@ -275,6 +288,11 @@ fn memory_is_charged_to_the_gpu_that_it_is_on(version: &str) -> Result<()> {
             if grown.contains(&true) {
                 seen += 1;
                 assert_eq!(booked, grown, "device {current} is current: {make}");
+            }
+            // It is not counted once more, as overhead.
+            for account in &budget.gpus {
+                let overhead = account.overhead;
+                ensure!(overhead < BYTES, "{current}: {make}: overhead {overhead}");
             }
             ok(&mut shell, &free)?;
             for device in 0..BOARDS.len() {
