@@ -216,40 +216,16 @@ impl Overhead {
             if this.measured.load(Ordering::Relaxed) != turn {
                 return;
             }
-            let unsettled = before.unsettled || after.unsettled;
-            let known = after.cell.overhead;
-            // Room that cannot be there beside the known overhead was given back. (The slack of what is under
-            // way is in the books already, so then that cannot be told.)
-            let at_rest = !before.changed_until(&after) && after.cell.pending == 0 && !unsettled;
+            // Room that cannot be there beside the known overhead was given back.
             let (mut before, mut after) = (before, after);
-            if at_rest {
-                let needed = after.least(reserved).saturating_add(known.unwrap_or(0));
-                let missing = needed.saturating_sub(given);
-                if missing > 0 {
-                    after.tally = live.settle(gpu, missing);
-                    before.tally = after.tally;
-                }
+            let missing = before.missing_until(&after, given, reserved);
+            if missing > 0 {
+                after.tally = live.settle(gpu, missing);
+                before.tally = after.tally;
             }
-            // Blocks that came or went between the two looks: the driver may have counted them, or not.
-            let moved = after.tally.moved.wrapping_sub(before.tally.moved);
-            let most = before
-                .most(reserved)
-                .max(after.most(reserved))
-                .saturating_add(moved);
-            let least = before
-                .least(reserved)
-                .min(after.least(reserved))
-                .saturating_sub(moved);
-            // The overhead is somewhere between. What was known stays as long as it may still be true: what is
-            // under way must neither count as overhead nor hide any.
-            let (low, high) = (given.saturating_sub(most), given.saturating_sub(least));
-            let overhead = match known {
-                // Some of what the driver has given may lack in the books: it may be less, not more.
-                Some(known) if unsettled => known.min(high),
-                None if unsettled => return,
-                known => known.unwrap_or(low).max(low).min(high),
-            };
-            member.set_overhead(gpu, overhead);
+            if let Some(overhead) = overhead_between(&before, &after, given, reserved) {
+                member.set_overhead(gpu, overhead);
+            }
             return;
         }
     }
@@ -280,10 +256,53 @@ impl Overhead {
 #[derive(Debug)]
 pub(crate) struct Unreadable;
 
+/// What the overhead is by what two looks at the books found, before and after the driver was asked. `None`:
+/// that cannot be said, because what was given may lack in the books and nothing was known before.
+fn overhead_between(
+    before: &Books,
+    after: &Books,
+    given: u64,
+    reserved: Option<Reserved>,
+) -> Option<u64> {
+    // Blocks that came or went between the two looks: the driver may have counted them, or not.
+    let moved = after.tally.moved.wrapping_sub(before.tally.moved);
+    let most = before
+        .most(reserved)
+        .max(after.most(reserved))
+        .saturating_add(moved);
+    let least = before
+        .least(reserved)
+        .min(after.least(reserved))
+        .saturating_sub(moved);
+    // The overhead is somewhere between. What was known stays as long as it may still be true: what is
+    // under way must neither count as overhead nor hide any.
+    let (low, high) = (given.saturating_sub(most), given.saturating_sub(least));
+    let unsettled = before.unsettled || after.unsettled;
+    match after.cell.overhead {
+        // Some of what the driver has given may lack in the books: it may be less, not more.
+        Some(known) if unsettled => Some(known.min(high)),
+        None if unsettled => None,
+        known => Some(known.unwrap_or(low).max(low).min(high)),
+    }
+}
+
 impl Books {
     fn changed_until(&self, later: &Self) -> bool {
         let figures = |books: &Self| (books.cell.live, books.cell.pending, books.tally.changes);
         figures(self) != figures(later)
+    }
+
+    /// What the driver counts less than it must if the known overhead and all the room of shared buffers
+    /// and pools were there. 0 also while something is under way, when that cannot be told.
+    fn missing_until(&self, later: &Self, given: u64, reserved: Option<Reserved>) -> u64 {
+        let unsettled = self.unsettled || later.unsettled;
+        if self.changed_until(later) || later.cell.pending != 0 || unsettled {
+            return 0;
+        }
+        later
+            .least(reserved)
+            .saturating_add(later.cell.overhead.unwrap_or(0))
+            .saturating_sub(given)
     }
 
     /// What the driver would count at most if there were no overhead: with all that is under way. `reserved`:
@@ -304,5 +323,101 @@ impl Books {
             .saturating_sub(self.cell.live_unseen)
             .saturating_sub(self.cell.pending)
             .saturating_sub(self.leaving)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Books of blocks that are buffers of their own.
+    fn books(live: u64, pending: u64, leaving: u64, overhead: Option<u64>) -> Books {
+        Books {
+            cell: CellView {
+                live: live * MIB,
+                pending: pending * MIB,
+                overhead: overhead.map(|mib| mib * MIB),
+                ..CellView::default()
+            },
+            tally: Tally::default(),
+            slack: 0,
+            leaving: leaving * MIB,
+            unsettled: false,
+        }
+    }
+
+    fn overhead(before: &Books, after: &Books, given: u64) -> u64 {
+        overhead_between(before, after, given * MIB, None).unwrap() / MIB
+    }
+
+    #[test]
+    fn what_is_under_way_neither_is_overhead_nor_hides_any() {
+        for known in [0, 7] {
+            let quiet = books(100, 0, 0, Some(known));
+            assert_eq!(overhead(&quiet, &quiet, 100 + known), known);
+            // The driver may count it already, or not yet.
+            let asking = books(100, 600, 0, Some(known));
+            for given in [100 + known, 700 + known] {
+                assert_eq!(overhead(&asking, &asking, given), known);
+                assert_eq!(overhead(&quiet, &asking, given), known);
+                assert_eq!(overhead(&asking, &quiet, given), known);
+            }
+            // It may count it still, or not any more.
+            let freeing = books(700, 0, 600, Some(known));
+            for given in [100 + known, 700 + known] {
+                assert_eq!(overhead(&freeing, &freeing, given), known);
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_that_came_between_the_looks_may_have_been_counted() {
+        let before = books(100, 0, 0, Some(0));
+        let mut after = books(700, 0, 0, Some(0));
+        after.tally.moved = 600 * MIB;
+        for given in [100, 700] {
+            assert_eq!(overhead(&before, &after, given), 0);
+        }
+    }
+
+    #[test]
+    fn overhead_is_what_the_books_cannot_be() {
+        let asking = books(100, 600, 0, Some(0));
+        assert_eq!(overhead(&asking, &asking, 750), 50);
+        let unknown = books(100, 0, 0, None);
+        assert_eq!(overhead(&unknown, &unknown, 140), 40);
+        let less = books(100, 0, 0, Some(40));
+        assert_eq!(overhead(&less, &less, 110), 10);
+        assert_eq!(overhead(&less, &less, 60), 0);
+    }
+
+    #[test]
+    fn room_that_cannot_be_there_beside_the_overhead_was_given_back() {
+        let known = books(100, 0, 0, Some(40));
+        let missing = |before: &Books, after: &Books, given: u64| {
+            before.missing_until(after, given * MIB, None) / MIB
+        };
+        assert_eq!(missing(&known, &known, 140), 0);
+        assert_eq!(missing(&known, &known, 130), 10);
+        assert_eq!(missing(&known, &known, 60), 80);
+        let asking = books(100, 600, 0, Some(40));
+        assert_eq!(missing(&asking, &asking, 130), 0, "it cannot be told");
+        assert_eq!(missing(&known, &asking, 130), 0);
+    }
+
+    #[test]
+    fn while_something_may_lack_in_the_books_the_overhead_does_not_grow() {
+        let unsettled = |overhead| Books {
+            unsettled: true,
+            ..books(100, 0, 0, overhead)
+        };
+        let known = unsettled(Some(40));
+        assert_eq!(overhead(&known, &known, 900), 40);
+        assert_eq!(overhead(&known, &known, 110), 10);
+        let unknown = unsettled(None);
+        let found = overhead_between(&unknown, &unknown, 900 * MIB, None);
+        assert_eq!(found, None);
     }
 }

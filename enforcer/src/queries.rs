@@ -73,11 +73,19 @@ pub(crate) unsafe fn properties(
     if properties.is_null() {
         return;
     }
-    // SAFETY: the field lies inside of the structure.
+    // SAFETY: see above.
     unsafe {
-        let total = properties.byte_add(layout.total_global_mem).cast();
-        total_memory(standing, total, device);
+        total_memory(standing, total_in(layout, properties), device);
     }
+}
+
+/// Where such a structure has the total.
+///
+/// # Safety
+/// `properties` is a structure of this layout.
+unsafe fn total_in(layout: PropertiesLayout, properties: *mut c_void) -> *mut usize {
+    // SAFETY: the field lies inside of the structure.
+    unsafe { properties.byte_add(layout.total_global_mem).cast() }
 }
 
 /// What a program is shown at most of a device's memory.
@@ -153,6 +161,10 @@ mod tests {
             }
             assert!(structure.iter().all(|byte| *byte == 0xa5));
             assert!(layout.total_global_mem + 8 <= layout.size);
+            let start = structure.as_mut_ptr();
+            // SAFETY: as above.
+            let total = unsafe { total_in(layout, start.cast()) };
+            assert_eq!(total.addr() - start.addr(), layout.total_global_mem);
         }
     }
 }

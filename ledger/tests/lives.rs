@@ -3,10 +3,11 @@
 mod common;
 
 use std::ffi::CString;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use common::{GIB, MIB, Parent, Scene, eventually, hold, holder, spawn};
-use hipflex_ledger::{Alive, DenialReason, ForkGuard, MAX_MEMBERS, Stayed};
+use hipflex_ledger::{Alive, DenialReason, ForkGuard, MAX_MEMBERS, Member, Stayed};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
@@ -64,6 +65,19 @@ fn by_kill() {
 
 fn by_exec() {
     fork_and(exec_true);
+}
+
+/// The member of a process that is about to have children; null after that.
+static MEMBER: AtomicPtr<Member> = AtomicPtr::new(std::ptr::null_mut());
+
+/// What a library of the process does when it ends, and so in each of its children that runs exit handlers.
+extern "C" fn at_exit() {
+    // SAFETY: null, or the member of this process or of the one that it was forked from, which is on a stack that
+    // the child has a copy of.
+    if let Some(member) = unsafe { MEMBER.load(Ordering::Relaxed).as_ref() } {
+        member.release(0, 100 * MIB);
+        let _ = member.leave();
+    }
 }
 
 /// Runs `body` in a child as vfork makes it: it shares the memory of its parent, which waits for its
@@ -144,7 +158,11 @@ fn no_end_of_a_child_changes_its_parents_booking() {
             let member = scene.join(8 * GIB);
             hold(&member, 100 * MIB);
             let pending = member.reserve(0, 20 * MIB).unwrap();
+            // SAFETY: the handler may run at any exit.
+            assert_eq!(unsafe { libc::atexit(at_exit) }, 0);
+            MEMBER.store((&raw const member).cast_mut(), Ordering::Relaxed);
             deed();
+            MEMBER.store(std::ptr::null_mut(), Ordering::Relaxed);
             parent.tell(b'd');
             parent.wait();
             member.cancel(pending);

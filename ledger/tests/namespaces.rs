@@ -36,6 +36,9 @@ fn members_in_different_pid_namespaces_never_take_each_other_for_dead() {
         return;
     }
     let scene = Scene::new();
+    // Its PID is nobody's in the namespaces below.
+    let outside = scene.join(8 * GIB);
+    hold(&outside, GIB);
     let member_that_reaps = |parent: &mut Parent| {
         let member = scene.join(8 * GIB);
         hold(&member, GIB);
@@ -43,7 +46,7 @@ fn members_in_different_pid_namespaces_never_take_each_other_for_dead() {
         parent.tell(b'j');
         parent.wait();
         let reaped = member.reap();
-        assert_eq!(member.view(0).unwrap().charged, 2 * GIB);
+        assert_eq!(member.view(0).unwrap().charged, 3 * GIB);
         parent.tell(u8::try_from(reaped).unwrap());
         parent.wait();
         0
@@ -59,7 +62,7 @@ fn members_in_different_pid_namespaces_never_take_each_other_for_dead() {
     let ledger = scene.ledger();
     assert_eq!(ledger.reap().unwrap(), []);
     let snapshot = ledger.snapshot();
-    let [first, second] = &snapshot.members[..] else {
+    let [_, first, second] = &snapshot.members[..] else {
         panic!("{snapshot:?}")
     };
     // Both are PID 1 at home; here they have PIDs of their own.
@@ -74,7 +77,7 @@ fn members_in_different_pid_namespaces_never_take_each_other_for_dead() {
         let member = scene.join(8 * GIB);
         parent.tell(b'j');
         parent.wait();
-        i32::from(member.view(0).unwrap().charged != GIB)
+        i32::from(member.view(0).unwrap().charged != 2 * GIB)
     });
     restarted.hear();
     restarted.go_on();

@@ -5,6 +5,7 @@ mod cargo;
 mod check;
 mod demo;
 mod machine;
+mod mutations;
 mod node;
 mod prove;
 mod rocm;
@@ -34,7 +35,7 @@ enum Task {
     /// Make the captured texts in the documentation anew
     Capture,
     /// Prove the account: models of every order of threads, processes killed at every step
-    Prove,
+    Prove(prove::Arguments),
     /// Check format, lints, documentation and licences
     Check,
     /// Run a command on the emulated node: a machine with AMD GPUs that do not exist
@@ -62,7 +63,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Demo(arguments) => demo::demo(&arguments),
         Task::Test { filter } => test::test(filter.as_deref()),
         Task::Capture => capture::capture(),
-        Task::Prove => prove::prove(),
+        Task::Prove(arguments) => prove::prove(&arguments),
         Task::Check => check::check(),
         Task::Node(arguments) => node::node(&arguments),
         Task::Rocm { version } => {
