@@ -175,7 +175,7 @@ where
 /// `hipMallocMipmappedArray`
 ///
 /// # Safety
-/// As for [`array`].
+/// As for [`array()`].
 pub(crate) unsafe fn mipmaps(
     format: *const ChannelFormat,
     extent: Extent,
