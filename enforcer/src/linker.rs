@@ -59,22 +59,28 @@ pub(crate) fn find(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> 
 /// Whether another copy of this library comes before this one: an image may preload one, and `hipflex run`
 /// another. Then that one counts, and this one does nothing.
 pub(crate) fn another_copy_counts() -> bool {
-    const UNKNOWN: u8 = 0;
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
-    let found = FOUND.load(Ordering::Relaxed);
-    if found != UNKNOWN {
-        return found == YES;
+    if ANOTHER_COPY.load(Ordering::Relaxed) != UNKNOWN {
+        return another_copy_was_found();
     }
     // RTLD_DEFAULT would begin with this library, which is linked with -Bsymbolic.
     let first = find(program(), c"hipflex_version", None);
     forget_error();
     let ours = &raw const crate::EXPORTED_VERSION as usize;
     let another = first != 0 && first != ours;
-    FOUND.store(if another { YES } else { NO }, Ordering::Relaxed);
+    ANOTHER_COPY.store(if another { YES } else { NO }, Ordering::Relaxed);
     another
 }
+
+/// What [`another_copy_counts`] found, which is asked before the first HIP call goes on. The linker is not
+/// called: another thread may have its lock, and wait for this one.
+pub(crate) fn another_copy_was_found() -> bool {
+    ANOTHER_COPY.load(Ordering::Relaxed) == YES
+}
+
+static ANOTHER_COPY: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const NO: u8 = 1;
+const YES: u8 = 2;
 
 /// The text of the last error of the dynamic linker in this thread.
 pub(crate) fn last_error() -> String {

@@ -185,6 +185,8 @@ fn choose(api: Api) -> Native {
 /// Makes the runtime of this handle the one behind the hooks, unless another thread was first, and
 /// answers where the chosen one is loaded. `None`: the library has not a single HIP function.
 fn adopt(handle: Handle) -> Option<usize> {
+    // Found out here, where the linker may be called.
+    linker::another_copy_counts();
     let find = |name: &CStr| linker::find(handle.0, name, None);
     let own = Api::ALL.map(|api| find(api.name()));
     let helper = Helper::ALL.map(|helper| find(helper.name()));

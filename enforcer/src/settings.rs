@@ -37,7 +37,7 @@ pub(crate) struct Budget {
 
 /// Reads the variables. `FH_CU_RANGE`, which this version does not know, is told to the user.
 pub(crate) fn read() -> Wish {
-    if says_no("FH_ENABLE_HOOKS") || linker::another_copy_counts() {
+    if says_no("FH_ENABLE_HOOKS") || linker::another_copy_was_found() {
         return Wish::Inert;
     }
     if var("FH_CU_RANGE").is_some() {
