@@ -296,7 +296,8 @@ impl Books {
     /// and pools were there. 0 also while something is under way, when that cannot be told.
     fn missing_until(&self, later: &Self, given: u64, reserved: Option<Reserved>) -> u64 {
         let unsettled = self.unsettled || later.unsettled;
-        if self.changed_until(later) || later.cell.pending != 0 || unsettled {
+        let freeing = self.leaving != 0 || later.leaving != 0;
+        if self.changed_until(later) || later.cell.pending != 0 || freeing || unsettled {
             return 0;
         }
         later
@@ -405,6 +406,9 @@ mod tests {
         let asking = books(100, 600, 0, Some(40));
         assert_eq!(missing(&asking, &asking, 130), 0, "it cannot be told");
         assert_eq!(missing(&known, &asking, 130), 0);
+        let freeing = books(100, 0, 50, Some(40));
+        assert_eq!(missing(&freeing, &freeing, 90), 0);
+        assert_eq!(missing(&known, &freeing, 90), 0);
     }
 
     #[test]
