@@ -155,7 +155,9 @@ fn an_idle_node_costs_next_to_nothing(version: &str) -> Result<()> {
     let spent = cpu_time(bench.node.server_pid())? - before;
     let percent = spent.as_secs_f64() / window.as_secs_f64() * 100.0;
     println!("{percent:.2} % of a core");
-    ensure!(percent < 1.0, "{percent:.2} % of a core");
+    // Mostly about 0.5 %, and up to 1.4 % on a virtual machine in a bad hour: this guards against a node that
+    // polls, which is tens of percent.
+    ensure!(percent < 3.0, "{percent:.2} % of a core");
     Ok(())
 }
 
