@@ -1,14 +1,13 @@
 //! This process's part of a budget: the only place that knows the ledger.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs;
 
 use hipflex_ledger::{
     Denial, DenialReason, GpuKey, GpuView, HookEngine, Identity, Kind, Limit, Member, Reservation,
 };
 
-use crate::clock;
+use crate::clock::Due;
 use crate::devices::{Devices, Gpu};
 use crate::entries::{Api, belt, count_accident};
 use crate::helpers;
@@ -33,8 +32,8 @@ pub(crate) struct Account {
     budget: String,
     /// How refusals are told, by GPU.
     paces: Vec<Pace>,
-    /// When a query last looked for dead members ([`clock::coarse_ms`]).
-    reaped_at: AtomicU64,
+    /// When a query looks for dead members again.
+    reap_due: Due,
 }
 
 /// Bytes that are reserved for a block.
@@ -115,7 +114,7 @@ impl Account {
             paces: specs.iter().map(|_| Pace::default()).collect(),
             devices,
             budget: budget.name.as_str().to_owned(),
-            reaped_at: AtomicU64::new(0),
+            reap_due: Due::at_once(),
         })
     }
 
@@ -188,8 +187,8 @@ impl Account {
                 .grow(&mut reserved.reservation, extra)
                 .map_err(|denial| self.not_reserved(api, gpu, &denial))?;
         }
-        self.overhead.expect(gpu, class, reserved.bytes());
-        self.overhead.expect_no_more(gpu, class, before);
+        self.overhead
+            .expect_instead(gpu, class, before, reserved.bytes());
         Ok(())
     }
 
@@ -288,8 +287,7 @@ impl Account {
     /// The same for one that turned out to have `bytes`, for which there is no room.
     pub(crate) fn book_beyond(&self, reserved: Reserved, sort: Sort, name: usize, bytes: u64) {
         let (gpu, class, before) = (reserved.gpu(), reserved.class, reserved.bytes());
-        self.overhead.expect(gpu, class, bytes);
-        self.overhead.expect_no_more(gpu, class, before);
+        self.overhead.expect_instead(gpu, class, before, bytes);
         self.book_as(reserved, sort, name, bytes);
     }
 
@@ -396,22 +394,12 @@ impl Account {
     fn view(&self, gpu: usize) -> Option<GpuView> {
         let view = self.member.view(gpu)?;
         if view.others == 0
-            || !self.may_reap(clock::coarse_ms())
+            || !self.reap_due.is_now(REAP_INTERVAL)
             || uncancelled(|| self.member.reap()) == 0
         {
             return Some(view);
         }
         self.member.view(gpu)
-    }
-
-    /// Whether it is time to look for dead members, and this thread is the one to do so.
-    fn may_reap(&self, now: u64) -> bool {
-        let last = self.reaped_at.load(Ordering::Relaxed);
-        now.saturating_sub(last) >= REAP_INTERVAL
-            && self
-                .reaped_at
-                .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
     }
 
     fn refused(&self, api: Api, gpu: usize, denial: &Denial) {

@@ -1,12 +1,12 @@
 //! The PID by which the driver knows this process.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::path::PathBuf;
 
 use hipflex_kfd::{HostPid, Root, host_pid};
 use hipflex_ledger::Member;
 
-use crate::clock;
+use crate::clock::Due;
 use crate::environment;
 use crate::stderr::say_once;
 
@@ -19,15 +19,15 @@ const PATIENCE: u64 = 1_000;
 pub(crate) struct DriverPid {
     /// 0: not known yet.
     known: AtomicU32,
-    /// When to look again, by [`clock::coarse_ms`].
-    next: AtomicU64,
+    /// When to look again.
+    next: Due,
 }
 
 impl DriverPid {
     pub(crate) const fn new() -> Self {
         Self {
             known: AtomicU32::new(0),
-            next: AtomicU64::new(0),
+            next: Due::at_once(),
         }
     }
 
@@ -44,19 +44,7 @@ impl DriverPid {
 
     #[cold]
     fn look(&self) -> Option<u32> {
-        let now = clock::coarse_ms();
-        let next = self.next.load(Ordering::Relaxed);
-        let mine = now >= next
-            && self
-                .next
-                .compare_exchange(
-                    next,
-                    now.saturating_add(PATIENCE),
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                )
-                .is_ok();
-        if !mine {
+        if !self.next.is_now(PATIENCE) {
             return None;
         }
         let named = environment::var("FH_HOST_PROC_PATH").filter(|path| !path.is_empty());

@@ -104,6 +104,11 @@ pub(crate) fn generation() -> Result<c_int, c_int> {
     success(error, version / GENERATION)
 }
 
+/// Whether the runtime is of this generation or a later one. (If it does not say: no.)
+pub(crate) fn is_since(first: c_int) -> bool {
+    generation().is_ok_and(|generation| generation >= first)
+}
+
 /// Writes the PCI address of a device into `text` (`0000:03:00.0`, with a terminator).
 pub(crate) fn pci_bus_id(device: c_int, text: &mut [u8; 64]) -> Result<(), c_int> {
     let place = text.as_mut_ptr().cast();
@@ -135,24 +140,17 @@ pub(crate) fn device_of_stream(stream: *mut c_void) -> Result<c_int, c_int> {
     success(error, device)
 }
 
-/// The device of a memory pool, if that can be told: no other device may use what is in it, unless the
-/// program has allowed that.
-pub(crate) fn device_of_pool(pool: *mut c_void) -> Option<c_int> {
+/// The device of a memory pool that the program has made, if that can be told: no other device may use what is
+/// in it, unless the program has allowed that.
+pub(crate) fn device_of_own_pool(pool: *mut c_void) -> Option<c_int> {
     let count = device_count().ok()?;
-    if let Some(device) = device_of_default_pool(pool) {
-        return Some(device);
-    }
     let mut users = (0..count).filter(|device| may_use(*device, pool));
     let first = users.next();
     first.filter(|_| users.next().is_none())
 }
 
-/// Whether a pool is the default one of a device.
-pub(crate) fn is_default_pool(pool: *mut c_void) -> bool {
-    device_of_default_pool(pool).is_some()
-}
-
-fn device_of_default_pool(pool: *mut c_void) -> Option<c_int> {
+/// The device whose default pool this is.
+pub(crate) fn device_of_default_pool(pool: *mut c_void) -> Option<c_int> {
     let is_it = |device: &c_int| default_pool(*device) == Some(pool);
     // Most often it is that of the current device.
     let current = current_device().ok().filter(is_it);
@@ -206,7 +204,7 @@ pub(crate) fn reserved_by_default_pool(device: c_int) -> Option<Reserved> {
     const SHARES_BUFFERS: c_int = 7;
     Some(Reserved {
         bytes: reserved(default_pool(device)?)?,
-        buffers: generation().is_ok_and(|generation| generation >= SHARES_BUFFERS),
+        buffers: is_since(SHARES_BUFFERS),
     })
 }
 

@@ -34,8 +34,8 @@ pub(crate) enum Proof {
     PointerOnly,
     /// By the driver's counters: it is one of two.
     Counters(Counters),
-    /// By the driver's counter: it is the expected one, or none.
-    Growth(Growth),
+    /// By the driver's counter, if there is one: it is the expected one, or none.
+    Growth(Option<Growth>),
 }
 
 /// What the driver had given this process on a device before an allocation.
@@ -78,8 +78,11 @@ pub(crate) fn expect(account: &Account, home: Home) -> Expected {
         _ if !account.has_several_devices() => given,
         Home::Stream(stream) => by_pointer(of_stream(stream).ok(), device),
         // Null is left to the runtime.
-        Home::Pool(pool) if pool.is_null() => given,
-        Home::Pool(pool) => by_pointer(helpers::device_of_pool(pool), device),
+        Home::Pool { pool, .. } if pool.is_null() => given,
+        Home::Pool { pool, default_of } => {
+            let known = default_of.or_else(|| helpers::device_of_own_pool(pool));
+            by_pointer(known, device)
+        }
     }
 }
 
@@ -107,8 +110,7 @@ fn of_stream(stream: *mut c_void) -> Result<c_int, c_int> {
 
 #[cold]
 fn at_location(account: &Account, location: c_int, current: Result<c_int, c_int>) -> Expected {
-    let honours =
-        !matches!(helpers::generation(), Ok(generation) if generation >= IGNORES_LOCATION);
+    let honours = !helpers::is_since(IGNORES_LOCATION);
     let (expected, other) = match current {
         // The runtime turns down a device that is not there.
         Ok(current)
@@ -143,16 +145,10 @@ fn on_host(account: &Account, device: Result<c_int, c_int>) -> Expected {
     let growth = device
         .ok()
         .and_then(|device| Growth::begin(account, device));
-    let takes_vram =
-        matches!(helpers::generation(), Ok(generation) if generation >= IGNORES_LOCATION);
     let proof = match growth {
-        Some(growth) => Proof::Growth(growth),
         // Without the counter, it is counted where it may well be VRAM.
-        None if takes_vram => Proof::Given,
-        None => Proof::Growth(Growth {
-            device: device.unwrap_or(0),
-            given: u64::MAX,
-        }),
+        None if helpers::is_since(IGNORES_LOCATION) => Proof::Given,
+        growth => Proof::Growth(growth),
     };
     Expected { device, proof }
 }
@@ -185,7 +181,7 @@ pub(crate) fn found(account: &Account, proof: Proof, pointer: usize, bytes: u64)
                 Found::AsExpected
             }
         }
-        Proof::Growth(growth) if growth.is_by(account, bytes) => Found::AsExpected,
+        Proof::Growth(Some(growth)) if growth.is_by(account, bytes) => Found::AsExpected,
         Proof::Growth(_) => Found::OnNone,
     }
 }

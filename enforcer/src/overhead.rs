@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hipflex_kfd::{ProcessVram, Root, process_vram};
 use hipflex_ledger::{CellView, Member};
 
-use crate::clock;
+use crate::clock::Due;
 use crate::driver_pid::DriverPid;
 use crate::helpers::{self, Reserved};
 use crate::live::{Class, LiveBlocks};
@@ -36,8 +36,8 @@ pub(crate) struct Overhead {
 struct Gpu {
     /// The driver's name for it; `None`: the driver knows nothing of it.
     gpu_id: Option<u32>,
-    /// When it is time to measure again, by [`clock::coarse_ms`].
-    due: AtomicU64,
+    /// When it is time to measure again.
+    due: Due,
     /// What blocks take in the driver's counter beyond what is booked for them ([`tally::slack`]).
     slack: AtomicU64,
     /// Bytes of blocks whose free has come to an end, ever (it wraps). Those that are taken out of the books
@@ -63,7 +63,7 @@ impl Overhead {
     pub(crate) fn new(gpu_ids: impl Iterator<Item = Option<u32>>) -> Self {
         let gpus = gpu_ids.map(|gpu_id| Gpu {
             gpu_id,
-            due: AtomicU64::new(0),
+            due: Due::at_once(),
             slack: AtomicU64::new(0),
             left: AtomicU64::new(0),
             measured: AtomicU64::new(0),
@@ -90,7 +90,7 @@ impl Overhead {
     /// Lets the next call measure.
     pub(crate) fn hurry(&self, gpu: usize) {
         if let Some(gpu) = self.gpus.get(gpu) {
-            gpu.due.store(0, Ordering::Relaxed);
+            gpu.due.hurry();
         }
     }
 
@@ -103,6 +103,12 @@ impl Overhead {
         {
             gpu.slack.fetch_add(slack, Ordering::Relaxed);
         }
+    }
+
+    /// A block of `before` bytes turns out to be one of `bytes`.
+    pub(crate) fn expect_instead(&self, gpu: usize, class: Class, before: u64, bytes: u64) {
+        self.expect(gpu, class, bytes);
+        self.expect_no_more(gpu, class, before);
     }
 
     /// A block of `bytes` is not there (any more).
@@ -138,12 +144,7 @@ impl Overhead {
         else {
             return false;
         };
-        let (now, at) = (clock::coarse_ms(), due.load(Ordering::Relaxed));
-        let next = now.saturating_add(INTERVAL);
-        now >= at
-            && due
-                .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+        due.is_now(INTERVAL)
     }
 
     /// Asks the driver and tells the account. `device` is the GPU's number in HIP. A native call and reads of
@@ -152,10 +153,7 @@ impl Overhead {
         let Some(this) = self.gpus.get(gpu) else {
             return;
         };
-        this.due.store(
-            clock::coarse_ms().saturating_add(INTERVAL),
-            Ordering::Relaxed,
-        );
+        this.due.postpone(INTERVAL);
         // What goes on meanwhile must be in one of the looks, so the second goes the other way round.
         let begun = || {
             let unsettled = self.unsettled.load(Ordering::Acquire) != 0;

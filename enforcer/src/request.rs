@@ -35,8 +35,11 @@ pub(crate) enum Home {
     Current,
     /// That of a stream.
     Stream(*mut c_void),
-    /// That of a memory pool.
-    Pool(*mut c_void),
+    /// That of a memory pool, which may be the default one of a device.
+    Pool {
+        pool: *mut c_void,
+        default_of: Option<c_int>,
+    },
     /// The one of this number or the current one: releases differ.
     Location(c_int),
     /// None: it is memory of the host. Releases differ in that, too.
@@ -93,13 +96,10 @@ pub(crate) fn in_order(bytes: usize, stream: *mut c_void) -> Request {
 
 /// `hipMallocFromPoolAsync`. A native call.
 pub(crate) fn from_pool(bytes: usize, pool: *mut c_void, stream: *mut c_void) -> Request {
+    let default_of = helpers::device_of_default_pool(pool);
     Request {
-        class: if helpers::is_default_pool(pool) {
-            Class::Pooled
-        } else {
-            Class::OwnPool
-        },
-        home: Home::Pool(pool),
+        class: default_of.map_or(Class::OwnPool, |_| Class::Pooled),
+        home: Home::Pool { pool, default_of },
         stream: Some(stream),
         ..linear(bytes)
     }
