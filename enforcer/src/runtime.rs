@@ -193,6 +193,11 @@ impl Function {
         self.original.store(address, Ordering::Release);
     }
 
+    /// The hook did not come about.
+    pub(crate) fn forget_original(&self) {
+        self.set_original(self.own);
+    }
+
     /// Says that the hook is in place: calls of our export may go to the runtime's as they are.
     pub(crate) fn set_hooked(&self, engine: u8) {
         self.engine.store(engine, Ordering::Release);
@@ -200,7 +205,7 @@ impl Function {
 
     /// Whether calls of the runtime's export come to its entry below.
     #[inline]
-    fn is_hooked(&self) -> bool {
+    pub(crate) fn is_hooked(&self) -> bool {
         self.engine.load(Ordering::Acquire) != below::NONE
     }
 }
