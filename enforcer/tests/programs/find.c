@@ -2,12 +2,11 @@
  * library that HIP_RUNTIME names. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <link.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../../tests/programs/raw_symbol.h"
 #include "hip.h"
 
 struct hip hip;
@@ -39,39 +38,10 @@ void find_functions(const char *way)
 static const char *way;
 static void *library;
 
-/* The address of a function that nobody was asked for by its name: from the symbol table of a loaded library. */
-static void *raw(void *handle, const char *name)
-{
-    struct link_map *map;
-    const ElfW(Sym) *symbols = NULL;
-    const char *names = NULL;
-    const uint32_t *hash = NULL;
-    if (dlinfo(handle, RTLD_DI_LINKMAP, &map))
-        return NULL;
-    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_SYMTAB)
-            symbols = (const void *)entry->d_un.d_ptr;
-        if (entry->d_tag == DT_STRTAB)
-            names = (const void *)entry->d_un.d_ptr;
-        if (entry->d_tag == DT_GNU_HASH)
-            hash = (const void *)entry->d_un.d_ptr;
-    }
-    /* All symbols that are defined, by the chains of all buckets. */
-    const uint32_t *buckets = hash + 4 + 2 * hash[2], *chains = buckets + hash[0];
-    for (uint32_t bucket = 0; bucket < hash[0]; bucket++)
-        for (uint32_t n = buckets[bucket]; n >= hash[1]; n++) {
-            if (!strcmp(names + symbols[n].st_name, name) && symbols[n].st_shndx)
-                return (char *)map->l_addr + symbols[n].st_value;
-            if (chains[n - hash[1]] & 1)
-                break;
-        }
-    return NULL;
-}
-
 static void *find(const char *name, const char *version)
 {
     if (!strcmp(way, "raw"))
-        return raw(library, name);
+        return raw_symbol(library, name);
     if (!strcmp(way, "dlsym") || !strcmp(way, "deepbind"))
         return dlsym(library, name);
     if (!strcmp(way, "dlvsym"))
