@@ -21,7 +21,9 @@ pub enum Refusal {
     #[error("{0:#x} is not code of a library's file")]
     NotInFile(usize),
     /// The file that the code came from cannot be read any more.
-    #[error("{path} was deleted or replaced while it is in use, and what is mapped of it cannot be read: {why}")]
+    #[error(
+        "{path} was deleted or replaced while it is in use, and what is mapped of it cannot be read: {why}"
+    )]
     FileGone {
         /// Its path, as it was.
         path: String,
