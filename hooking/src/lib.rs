@@ -38,35 +38,20 @@
 )))]
 compile_error!("hooks are made of x86-64 instructions, by the means of Linux");
 
+mod code;
+mod elf;
+mod engine;
+mod islands;
+mod kept;
+mod maps;
+mod plan;
+mod raw;
 mod refusal;
 mod session;
+mod stop;
+mod thunk;
+mod writer;
 
+pub use engine::EngineKind;
 pub use refusal::Refusal;
 pub use session::{Hook, Session};
-
-/// What moves the instructions that a jump overwrites.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineKind {
-    /// The crate `detour`.
-    Detour,
-    /// GUM, of Frida. Needs the feature `gum`.
-    Gum,
-}
-
-impl EngineKind {
-    /// The name that users write.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Detour => "detour",
-            Self::Gum => "gum",
-        }
-    }
-
-    /// Whether this build has it.
-    pub fn is_built_in(self) -> bool {
-        match self {
-            Self::Detour => true,
-            Self::Gum => cfg!(feature = "gum"),
-        }
-    }
-}
