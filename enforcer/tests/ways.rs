@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Bench, GIB, Running, client, client_plugin, lines, on_each_standin, program};
+use common::{Bench, GIB, Running, client_plugin, lines, on_each_standin, program};
 use hip_standin::Build;
 
 on_each_standin! {

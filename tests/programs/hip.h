@@ -181,21 +181,12 @@ static struct { HIP_FUNCTIONS(HIP_FIELD) } hip;
 #undef HIP_FIELD
 #define HIP(name) hip.name
 // How the functions are found, by HIP_WAY: dlsym (the default), dlvsym, deepbind (dlsym after RTLD_DEEPBIND), raw (in the
-// library's symbol table; one other function is looked up by its name before), proc (hipGetProcAddress).
+// library's symbol table; one other function is looked up by its name before).
 static void *hip_find(void *library, const char *way, const char *name) {
   if (!strcmp(way, "raw")) return raw_symbol(library, name);
   if (!strcmp(way, "dlvsym")) {
     void *found = dlvsym(library, name, "hip_4.2");
     return found ? found : dlsym(library, name);
-  }
-  if (!strcmp(way, "proc")) {
-    void *found = NULL;
-    int (*get)(const char *, void **, int, uint64_t, void *) =
-        (int (*)(const char *, void **, int, uint64_t, void *))dlsym(library, "hipGetProcAddress");
-    int version = 0;
-    int (*get_version)(int *) = (int (*)(int *))dlsym(library, "hipRuntimeGetVersion");
-    if (!get || get_version(&version) || get(name, &found, version / 100000, 0, NULL)) return NULL;
-    return found;
   }
   return dlsym(library, name);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* The address of a function that nobody was asked for by its name: from the symbol table of a loaded library. */
-static void *raw_symbol(void *handle, const char *name)
+static inline void *raw_symbol(void *handle, const char *name)
 {
     struct link_map *map;
     const ElfW(Sym) *symbols = NULL;

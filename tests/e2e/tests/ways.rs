@@ -17,9 +17,10 @@ on_each_runtime!(
 );
 
 const ENGINES: [&str; 4] = ["auto", "table", "detour", "none"];
-const WAYS: [&str; 8] = [
-    "linked", "dlsym", "dlvsym", "deepbind", "raw", "proc", "plain", "deep",
-];
+/// (A runtime that is itself opened with RTLD_DEEPBIND crashes at its first call, with and without hipflex; a plugin
+/// that is linked to one, `deep`, does not. hipGetProcAddress of Debian's 6.4.3 and 7.2.4 answers every question with
+/// hipErrorInvalidValue.)
+const WAYS: [&str; 6] = ["linked", "dlsym", "dlvsym", "raw", "plain", "deep"];
 
 fn has_table(version: &str) -> bool {
     !version.starts_with('5')
@@ -32,7 +33,7 @@ fn comes_to_a_hook(version: &str, engine: &str, way: &str) -> bool {
         "table" => has_table(version),
         _ => false,
     };
-    below || !matches!(way, "raw" | "deep" | "proc")
+    below || !matches!(way, "raw" | "deep")
 }
 
 /// A `hipsh` that comes to HIP in this way.
@@ -62,14 +63,11 @@ fn each_call_is_counted_once(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
     for engine in ENGINES {
         for way in WAYS {
-            if way == "proc" && !has_table(version) {
-                continue;
-            }
             let case = format!("{engine}, {way}");
             let mut shell = shell(&bench, way, Some(engine)).context(case.clone())?;
             let hooked = comes_to_a_hook(version, engine, way);
             ensure!(
-                shell.malloc("a", 600 * MIB)?,
+                shell.malloc("a", 600 * MIB).context(case.clone())?,
                 "{case}: {}",
                 shell.messages()
             );
@@ -101,7 +99,8 @@ fn each_call_is_counted_once(version: &str) -> Result<()> {
                 let rows = budget.booked.checked_sub(304 * MIB).context(case.clone())?;
                 ensure!(
                     rows % 50 == 0 && rows / 50 >= 1000 && rows < MIB,
-                    "{case}: {budget:?}"
+                    "{case}: {} bytes",
+                    budget.booked
                 );
             }
             ensure!(shell.end("quit")?.success(), "{case}");
@@ -167,7 +166,6 @@ fn what_comes_out_is_as_without_hipflex(version: &str) -> Result<()> {
         "free a",
         "last-error",
         "free-null",
-        "info-null both",
         "device 99",
         "last-error",
         "device 0",
@@ -178,7 +176,8 @@ fn what_comes_out_is_as_without_hipflex(version: &str) -> Result<()> {
     let native = answers(&mut shell(&bench, "linked", None)?)?;
     for engine in ENGINES {
         for way in ["linked", "dlsym", "deep"] {
-            let hooked = answers(&mut shell(&bench, way, Some(engine))?)?;
+            let hooked = answers(&mut shell(&bench, way, Some(engine))?)
+                .context(format!("{engine}, {way}"))?;
             ensure!(
                 hooked == native,
                 "{engine}, {way}: {hooked:?} not {native:?}"
