@@ -22,6 +22,9 @@ pub(crate) struct Library {
     handle: *mut c_void,
 }
 
+// SAFETY: a handle of the dynamic linker is good in every thread.
+unsafe impl Sync for Library {}
+
 impl Library {
     /// Assembles and loads it.
     pub(crate) fn new() -> Self {
