@@ -41,6 +41,7 @@ compile_error!("libhipflex.so is for x86-64 Linux, as the HIP runtimes are");
 
 mod account;
 mod allocation;
+mod below;
 mod clock;
 mod devices;
 mod driver_pid;
@@ -64,6 +65,7 @@ mod overhead;
 mod process;
 mod queries;
 mod refusal;
+mod registration;
 mod request;
 mod runtime;
 mod settings;
