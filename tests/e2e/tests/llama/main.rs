@@ -148,6 +148,31 @@ fn managed_memory_is_limited_too() -> Result<()> {
 }
 
 #[test]
+fn every_engine_counts_it_once() -> Result<()> {
+    let llama = Llama::start()?;
+    let bare = llama.complete(None, &ALL_ON_GPU)?;
+    for engine in ["none", "table", "detour"] {
+        let run = |limit| -> Result<_> {
+            let mut command = llama.completion(Some(limit), &ALL_ON_GPU)?;
+            Ok(command.env("FH_HOOK_ENGINE", engine).output()?)
+        };
+        // The weights fit only if they are booked once; less than that does not hold them.
+        let fits = run("300MiB")?;
+        let log = String::from_utf8_lossy(&fits.stderr);
+        ensure!(fits.status.success(), "{engine}: {}: {log}", fits.status);
+        ensure!(fits.stdout == bare.text()?, "{engine}: another text");
+        let refused = run("64MiB")?;
+        let log = String::from_utf8_lossy(&refused.stderr);
+        ensure!(
+            refused.status.code() == Some(1) && log.contains("out of memory"),
+            "{engine}: {}: {log}",
+            refused.status
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn a_second_one_gets_what_the_first_leaves() -> Result<()> {
     let llama = Llama::start()?;
     // One and its overhead fit, two do not.
