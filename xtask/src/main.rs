@@ -32,6 +32,9 @@ enum Task {
         /// Only the tests which this nextest filter expression selects
         #[arg(short = 'E', long, value_name = "EXPRESSION")]
         filter: Option<String>,
+        /// Run llama.cpp, too, which is fetched (0.5 GB)
+        #[arg(long)]
+        llama: bool,
     },
     /// Measure what hipflex costs, beside what cannot be done for less
     Bench(bench::Arguments),
@@ -45,7 +48,8 @@ enum Task {
     Node(node::Arguments),
     /// Fetch AMD's HIP runtimes from Debian's packages into target/rocm
     Rocm {
-        /// A version such as 6.4.3, or the beginning of one, or `all`
+        /// A version such as 6.4.3, or the beginning of one, or `all`; or `llama`: llama.cpp with its HIP backend and the
+        /// runtime that it uses (0.5 GB, into target/llama)
         #[arg(default_value = "all")]
         version: String,
     },
@@ -64,12 +68,18 @@ fn main() -> ExitCode {
 fn run(task: Task) -> anyhow::Result<()> {
     match task {
         Task::Demo(arguments) => demo::demo(&arguments),
-        Task::Test { filter } => test::test(filter.as_deref()),
+        Task::Test { filter, llama } => test::test(filter.as_deref(), llama),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Capture => capture::capture(),
         Task::Prove(arguments) => prove::prove(&arguments),
         Task::Check => check::check(),
         Task::Node(arguments) => node::node(&arguments),
+        Task::Rocm { version } if version == "llama" => {
+            let runtime = rocm::llama::fetch()?;
+            let folder = runtime.root.display();
+            println!("llama.cpp with {} is in {folder}", runtime.package);
+            Ok(())
+        }
         Task::Rocm { version } => {
             let fetched = rocm::fetch(&version)?;
             for runtime in &fetched.runtimes {

@@ -5,15 +5,16 @@
 //! four generations of ROCm lie side by side, and none of them touches the host.
 
 mod apt;
+mod folder;
+pub(crate) mod llama;
 mod unpack;
-
-use std::fs::{self, File};
 
 use anyhow::{Context, Result, bail};
 use hipflex_e2e::paths;
 use hipflex_e2e::runtime::{self, Runtime};
 
 use apt::Apt;
+use folder::Download;
 
 /// Where Debian keeps the generations of HIP. A package is found by its name's pattern in a
 /// suite, so a suite may move on to a newer runtime and still be found here; `expected` only
@@ -99,48 +100,29 @@ fn have(source: &Source) -> Result<bool> {
 
 fn fetch_from(source: &Source) -> Result<()> {
     let suite = suite(source);
-    let all = paths::rocm();
-    fs::create_dir_all(&all).with_context(|| format!("cannot create {}", all.display()))?;
-    // Two at a time would do the same work twice, and get into each other's way.
-    let lock = File::create(all.join(format!(".{suite}.lock"))).context("cannot make a lock")?;
-    lock.lock()
-        .context("cannot wait for another fetch to end")?;
-    if have(source)? {
-        return Ok(());
-    }
     println!("fetching the HIP runtime of Debian {suite} ...");
-    // It gets its name when it is complete.
-    let partial = all.join(format!(".{suite}.partial"));
-    if partial.exists() {
-        fs::remove_dir_all(&partial)
-            .with_context(|| format!("cannot clear an unfinished {}", partial.display()))?;
-    }
-    let apt = Apt::new(&partial.join(".apt"), source.suites)?;
-    apt.update()?;
-    let package = apt
-        .newest_named("libamdhip64-", |rest| {
-            rest.bytes().all(|b| b.is_ascii_digit())
-        })?
-        .context("no package libamdhip64-N there any more")?;
-    let mut packages = vec![package.clone()];
-    for tool in TOOLS {
-        packages.extend(apt.newest_named(tool, str::is_empty)?);
-    }
-    let archives = apt.download(&packages)?;
-    unpack::all(&archives, &partial)?;
-    apt.remove()?;
-    let found = unpack::describe(&partial, suite, &package)?;
-    let description = partial.join(runtime::DESCRIPTION);
-    fs::write(&description, serde_json::to_string_pretty(&found)?)
-        .with_context(|| format!("cannot write {}", description.display()))?;
-    let folder = all.join(suite);
-    fs::rename(&partial, &folder)
-        .with_context(|| format!("cannot move {} into place", folder.display()))?;
+    let download = Download {
+        folder: paths::rocm().join(suite),
+        suites: source.suites,
+        without: &[],
+    };
+    let found = download.fetch(|apt: &Apt| {
+        let package = apt
+            .newest_named("libamdhip64-", |rest| {
+                rest.bytes().all(|b| b.is_ascii_digit())
+            })?
+            .context("no package libamdhip64-N there any more")?;
+        let mut packages = vec![package];
+        for tool in TOOLS {
+            packages.extend(apt.newest_named(tool, str::is_empty)?);
+        }
+        Ok(packages)
+    })?;
     println!(
         "HIP {} ({}) is in {}",
         found.version,
         found.package,
-        folder.display()
+        download.folder.display()
     );
     Ok(())
 }

@@ -20,14 +20,14 @@ const RUNNER: [&str; 4] = ["install", "--locked", "cargo-nextest", "--version=0.
 
 /// Prepares what the tests need, runs them, and says last what could not be run.
 ///
-/// `filter` is a nextest filter expression that narrows the choice further.
-pub(crate) fn test(filter: Option<&str>) -> Result<()> {
+/// `filter` is a nextest filter expression that narrows the choice further. `llama`: with the tier of llama.cpp.
+pub(crate) fn test(filter: Option<&str>, llama: bool) -> Result<()> {
     machine::check_workspace()?;
     if !has_runner()? {
         println!("installing the test runner, cargo-nextest (this takes minutes) ...");
         run(&RUNNER)?;
     }
-    let plan = plan()?;
+    let plan = plan(llama)?;
     build_release()?;
     // For the enforcer's own tests, with what only a build for development checks.
     run(&["build", "--package", "hipflex-enforcer"])?;
@@ -40,7 +40,7 @@ pub(crate) fn test(filter: Option<&str>) -> Result<()> {
 }
 
 /// What can be run on this machine. Fetches the runtimes.
-fn plan() -> Result<Plan> {
+fn plan(llama: bool) -> Result<Plan> {
     let mut plan = Plan::default();
     let mut missing = machine::missing_for_node();
     if missing.is_empty()
@@ -57,6 +57,17 @@ fn plan() -> Result<Plan> {
             );
         }
         plan.with_runtimes(&fetched);
+        if llama {
+            // Who asks for it wants to know when it cannot be had.
+            plan.with_llama(&rocm::llama::fetch()?);
+        } else {
+            plan.without_llama();
+        }
+    } else if llama {
+        bail!(
+            "llama.cpp needs the emulated node, and that needs {}",
+            missing.join("; ")
+        );
     } else {
         plan.without_node(&missing);
     }

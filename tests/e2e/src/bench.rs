@@ -36,7 +36,14 @@ impl Bench {
     /// # Errors
     /// The runtime was not fetched, or the node does not start.
     pub fn with(version: &str, choose: impl FnOnce(Builder) -> Builder) -> Result<Bench> {
-        let runtime = runtime::find(version)?;
+        Bench::on(runtime::find(version)?, choose)
+    }
+
+    /// The same with this runtime.
+    ///
+    /// # Errors
+    /// The node does not start.
+    pub fn on(runtime: Runtime, choose: impl FnOnce(Builder) -> Builder) -> Result<Bench> {
         let node = Node::builder().binary(paths::release().join("kfd-emulator"));
         let node = choose(node)
             .start()

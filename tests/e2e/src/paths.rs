@@ -32,6 +32,11 @@ pub fn rocm() -> PathBuf {
     target().join("rocm")
 }
 
+/// Where llama.cpp is unpacked, with a runtime of its own, if it was fetched.
+pub fn llama() -> PathBuf {
+    target().join("llama")
+}
+
 /// Where compiled test programs go.
 pub fn programs() -> PathBuf {
     target().join("programs")

@@ -119,6 +119,27 @@ impl Runtime {
     }
 }
 
+/// The runtime in this folder, if there is a complete one.
+///
+/// # Errors
+/// A description that cannot be read or understood.
+pub fn at(folder: &Path) -> Result<Option<Runtime>> {
+    let description = folder.join(DESCRIPTION);
+    if !description.exists() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&description)
+        .with_context(|| format!("cannot read {}", description.display()))?;
+    let mut runtime: Runtime = serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} is damaged: remove its folder and fetch again",
+            description.display()
+        )
+    })?;
+    runtime.place(folder);
+    Ok(Some(runtime))
+}
+
 /// All runtimes fetched so far, oldest first.
 ///
 /// # Errors
@@ -130,20 +151,7 @@ pub fn fetched() -> Result<Vec<Runtime>> {
         return Ok(found);
     };
     for entry in entries {
-        let description = entry?.path().join(DESCRIPTION);
-        if !description.exists() {
-            continue;
-        }
-        let text = fs::read_to_string(&description)
-            .with_context(|| format!("cannot read {}", description.display()))?;
-        let mut runtime: Runtime = serde_json::from_str(&text).with_context(|| {
-            format!(
-                "{} is damaged: remove its folder and fetch again",
-                description.display()
-            )
-        })?;
-        runtime.place(description.parent().unwrap_or(&dir));
-        found.push(runtime);
+        found.extend(at(&entry?.path())?);
     }
     found.sort_by_key(|r| (r.generation(), r.version.clone()));
     Ok(found)

@@ -1,7 +1,7 @@
 //! Unpacks downloaded packages into a folder, and finds out what has come.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use hipflex_e2e::runtime::Runtime;
@@ -15,19 +15,47 @@ const LIBRARY_DIRS: [&str; 3] = [
     "usr/lib/llvm/lib",
 ];
 
-/// Unpacks every archive into `folder`.
-pub(super) fn all(archives: &[PathBuf], folder: &Path) -> Result<()> {
+/// Unpacks every archive into `folder`, but for the files that these patterns fit.
+pub(super) fn all(archives: &[PathBuf], folder: &Path, without: &[&str]) -> Result<()> {
     for archive in archives {
-        let status = Command::new("dpkg-deb")
-            .arg("--extract")
-            .args([archive.as_path(), folder])
-            .status()
+        let mut files = Command::new("dpkg-deb")
+            .arg("--fsys-tarfile")
+            .arg(archive)
+            .stdout(Stdio::piped())
+            .spawn()
             .context("cannot run dpkg-deb")?;
-        if !status.success() {
-            bail!("dpkg-deb could not unpack {}", archive.display());
+        let status = Command::new("tar")
+            .args(without.iter().map(|out| format!("--exclude={out}")))
+            .args(["--extract", "--directory"])
+            .arg(folder)
+            .stdin(files.stdout.take().context("no stdout")?)
+            .status()
+            .context("cannot run tar")?;
+        if !(status.success() && files.wait()?.success()) {
+            bail!("{} could not be unpacked, see above", archive.display());
         }
     }
     Ok(())
+}
+
+/// The package of the HIP runtime among these archives, whose names are `NAME_VERSION_ARCHITECTURE.deb`.
+pub(super) fn runtime_among(archives: &[PathBuf]) -> Result<Package> {
+    let packages = archives.iter().filter_map(|path| {
+        let name = path.file_name()?.to_str()?;
+        let mut parts = name.split('_');
+        let (name, version) = (parts.next()?, parts.next()?);
+        let number = name.strip_prefix("libamdhip64-")?;
+        number.bytes().all(|b| b.is_ascii_digit()).then(|| Package {
+            name: name.into(),
+            // A colon is written as in a URL.
+            version: version.replace("%3a", ":"),
+        })
+    });
+    let packages: Vec<Package> = packages.collect();
+    match &packages[..] {
+        [package] => Ok(package.clone()),
+        _ => bail!("there should be one HIP runtime among the packages: {packages:?}"),
+    }
 }
 
 /// What lies in `folder` now. The paths in it are relative to the folder.
@@ -59,4 +87,25 @@ pub(super) fn describe(folder: &Path, suite: &str, package: &Package) -> Result<
         loader: Some(loader),
         library_dirs,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtime_is_told_from_its_archive() {
+        let archives = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let found = runtime_among(&archives(&[
+            "/a/libamdhip64-6_1%3a6.4.3-5_amd64.deb",
+            "/a/libamdhip64-dev_6.4.3-5_amd64.deb",
+            "/a/libc6_2.43-7_amd64.deb",
+        ]));
+        let found = found.unwrap();
+        assert_eq!(
+            (&*found.name, &*found.version),
+            ("libamdhip64-6", "1:6.4.3-5")
+        );
+        assert!(runtime_among(&archives(&["/a/libc6_2.43-7_amd64.deb"])).is_err());
+    }
 }

@@ -1,5 +1,7 @@
 //! The tiers of tests, and which of them cannot run here.
 
+use hipflex_e2e::runtime::Runtime;
+
 use crate::rocm::Fetched;
 
 /// The generations of HIP that the suites have a test for, as `hipflex_e2e::on_each_runtime`
@@ -54,6 +56,19 @@ impl Plan {
                 ));
             }
         }
+    }
+
+    /// llama.cpp was asked for, and is there: with the runtime that it brings.
+    pub(super) fn with_llama(&mut self, runtime: &Runtime) {
+        self.runs
+            .push(format!("llama.cpp with {}", runtime.package));
+    }
+
+    /// llama.cpp was not asked for.
+    pub(super) fn without_llama(&mut self) {
+        self.excluded.push("binary(llama)".into());
+        self.skips
+            .push("llama.cpp: `cargo xtask test --llama` runs it (a download of 0.5 GB)".into());
     }
 
     /// The emulated node cannot run, so neither can any real runtime.
@@ -123,8 +138,6 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use hipflex_e2e::runtime::Runtime;
-
     use super::*;
 
     fn fetched(versions: &[&str]) -> Fetched {
@@ -168,6 +181,14 @@ mod tests {
             "{:?}",
             plan.skips
         );
+    }
+
+    #[test]
+    fn llama_runs_only_when_it_is_asked_for() {
+        let mut plan = Plan::default();
+        plan.without_llama();
+        assert!(plan.filter().contains("not (binary(llama))"));
+        assert!(plan.skips.iter().any(|s| s.contains("--llama")));
     }
 
     #[test]
