@@ -240,6 +240,11 @@ impl<'a> Object<'a> {
         Some(unsafe { CStr::from_ptr((names as *const c_char).add(offset as usize)) }.to_bytes())
     }
 
+    /// The address of the default version of a function that it defines.
+    pub(crate) fn symbol(&self, name: &CStr) -> Option<usize> {
+        self.section()?.symbol(name)
+    }
+
     fn section(&self) -> Option<Section> {
         let segment = self
             .segments()

@@ -34,7 +34,7 @@ pub(crate) fn start() {
     if STARTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    if says_no("FH_ENABLE_LOG") {
+    if says_no("FH_ENABLE_LOG", &AtomicBool::new(false)) {
         return;
     }
     let level = environment::var("FH_LOG_LEVEL").unwrap_or_default();

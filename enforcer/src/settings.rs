@@ -1,5 +1,6 @@
 //! The variables that decide whether and how the library works, as the user wrote them.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::OsString;
 
 use hipflex_ledger::{BudgetName, DEFAULT_BUDGET, LimitSpec, Place, yes_or_no};
@@ -37,7 +38,8 @@ pub(crate) struct Budget {
 
 /// Reads the variables. `FH_CU_RANGE`, which this version does not know, is told to the user.
 pub(crate) fn read() -> Wish {
-    if says_no("FH_ENABLE_HOOKS") || linker::another_copy_was_found() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if says_no("FH_ENABLE_HOOKS", &SAID) || linker::another_copy_was_found() {
         return Wish::Inert;
     }
     if var("FH_CU_RANGE").is_some() {
@@ -87,13 +89,13 @@ pub(crate) fn fail_mode() -> FailMode {
     }
 }
 
-/// Whether a variable says no ([`yes_or_no`]). A word that is neither is told to the user, and is none.
-pub(crate) fn says_no(variable: &str) -> bool {
+/// Whether a variable says no ([`yes_or_no`]). A word that is neither is told to the user, once, and is none.
+pub(crate) fn says_no(variable: &str, said: &AtomicBool) -> bool {
     let Some(value) = var(variable).filter(|value| !value.is_empty()) else {
         return false;
     };
     let word = yes_or_no(&value);
-    if word.is_none() {
+    if word.is_none() && !said.swap(true, Ordering::Relaxed) {
         say!(
             "{variable}={value:?} is neither yes (1, true, on, yes) nor no (0, false, off, no); taken for yes"
         );

@@ -1,0 +1,86 @@
+//! How the dynamic linker answers a question for a name that this library exports, when our export is not
+//! counted.
+
+use core::ffi::{CStr, c_void};
+
+use crate::elf;
+use crate::linker::{self, after_us, find};
+
+/// A look-up of a hooked name.
+pub(crate) struct Question<'a> {
+    pub(crate) handle: *mut c_void,
+    pub(crate) name: &'static CStr,
+    pub(crate) version: Option<&'a CStr>,
+    /// Return address of the look-up.
+    pub(crate) caller: usize,
+    /// Our export of that name.
+    pub(crate) export: usize,
+}
+
+/// What the answer is.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    /// This function, which is not ours.
+    Function(usize),
+    /// An error.
+    Nothing,
+    /// An error, but as things are it would be our export.
+    OnlyUs,
+    /// The program asked for our export, by a handle of this library.
+    Ours,
+}
+
+impl Question<'_> {
+    pub(crate) fn answer_without_us(&self) -> Answer {
+        let behind_us = || match after_us(self.name, self.version) {
+            Some(address) => Answer::Function(address),
+            None => Answer::OnlyUs,
+        };
+        if self.handle == libc::RTLD_NEXT {
+            return behind_us();
+        }
+        let answer = find(self.handle, self.name, self.version);
+        if self.handle == libc::RTLD_DEFAULT {
+            // Our own scope was searched, which is the global one. The caller's may go further.
+            return match answer {
+                0 => self.in_scope_of_caller(Answer::Nothing),
+                found if found != self.export => Answer::Function(found),
+                _ => match behind_us() {
+                    Answer::OnlyUs => self.in_scope_of_caller(Answer::OnlyUs),
+                    found => found,
+                },
+            };
+        }
+        match answer {
+            0 => Answer::Nothing,
+            found if found != self.export => Answer::Function(found),
+            // The handle is either the program's (`dlopen(NULL)`), which stands for the global scope, or our own.
+            _ if self.handle == linker::program() => behind_us(),
+            _ => Answer::Ours,
+        }
+    }
+
+    fn in_scope_of_caller(&self, otherwise: Answer) -> Answer {
+        in_scope_of(self.caller, self.name, self.version).map_or(otherwise, Answer::Function)
+    }
+}
+
+/// What the library around `caller` finds among itself and its own dependencies. One that was loaded with
+/// RTLD_LOCAL sees these, too.
+pub(crate) fn in_scope_of(caller: usize, name: &CStr, version: Option<&CStr>) -> Option<usize> {
+    let path =
+        elf::find_object(|object| object.contains(caller).then(|| object.path().to_owned()))?;
+    if path.is_empty() {
+        return None;
+    }
+    // SAFETY: a C string; with RTLD_NOLOAD nothing is loaded, only counted once more. The count
+    // is given back below.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+    if handle.is_null() {
+        return None;
+    }
+    let found = find(handle, name, version);
+    // SAFETY: the handle was opened above, and the caller's library stays loaded while it calls.
+    unsafe { libc::dlclose(handle) };
+    (found != 0).then_some(found)
+}
