@@ -37,12 +37,15 @@ impl Question<'_> {
             None => Answer::OnlyUs,
         };
         if self.handle == libc::RTLD_NEXT {
-            return behind_us();
+            return match self.between_caller_and_us() {
+                Some(address) => Answer::Function(address),
+                None => behind_us(),
+            };
         }
-        let answer = find(self.handle, self.name, self.version);
         if self.handle == libc::RTLD_DEFAULT {
-            // Our own scope was searched, which is the global one. The caller's may go further.
-            return match answer {
+            // The global scope, by the program's handle: asked from here, RTLD_DEFAULT would begin with this
+            // library, which is linked with -Bsymbolic. The caller's scope may go further.
+            return match find(linker::program(), self.name, self.version) {
                 0 => self.in_scope_of_caller(Answer::Nothing),
                 found if found != self.export => Answer::Function(found),
                 _ => match behind_us() {
@@ -51,13 +54,28 @@ impl Question<'_> {
                 },
             };
         }
-        match answer {
+        match find(self.handle, self.name, self.version) {
             0 => Answer::Nothing,
             found if found != self.export => Answer::Function(found),
             // The handle is either the program's (`dlopen(NULL)`), which stands for the global scope, or our own.
             _ if self.handle == linker::program() => behind_us(),
             _ => Answer::Ours,
         }
+    }
+
+    /// A function of that name in a library that was loaded behind the caller's and before this one: a
+    /// wrapper's, as what is loaded later, or for itself, stands behind.
+    fn between_caller_and_us(&self) -> Option<usize> {
+        let mut is_behind = false;
+        let found = elf::find_object(|object| {
+            if object.contains(self.export) {
+                return Some(None);
+            }
+            let address = is_behind.then(|| object.symbol(self.name)).flatten();
+            is_behind |= object.contains(self.caller);
+            address.map(Some)
+        });
+        found.flatten()
     }
 
     fn in_scope_of_caller(&self, otherwise: Answer) -> Answer {
