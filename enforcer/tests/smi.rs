@@ -6,7 +6,10 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Bench, GIB, MIB, Running, lines, on_each_standin, program, run, shared_library_with};
+use common::{
+    Bench, GIB, MIB, Running, lines, on_each_standin, program, run, shared_library,
+    shared_library_with,
+};
 use hip_standin::Build;
 
 on_each_standin! {
@@ -161,6 +164,37 @@ fn gpus_are_told_apart_by_address_not_by_index() {
         "total:1:0 = 0 1073741824",
         "amd_total:0:0 = 0 2147483648",
         "amd_total:1:0 = 0 1073741824",
+    ];
+    assert_eq!(lines(&mut command), expected);
+}
+
+/// As the library of ROCm 6.1 does where it does not find the address.
+#[test]
+fn an_address_that_one_function_does_not_tell_is_asked_of_another() {
+    let libraries = Libraries::with(&["-DZERO_BDF"]);
+    let commands = ["amd_total:0:0", "amd_total:1:0"];
+    let expected = [
+        "amd_total:0:0 = 0 68719476736",
+        "amd_total:1:0 = 0 4294967296",
+    ];
+    assert_eq!(libraries.asked("4GiB", &commands), expected);
+}
+
+#[test]
+fn a_gpu_whose_address_is_not_told_is_the_only_one_or_has_nothing_free() {
+    let libraries = Libraries::with(&["-DNO_BDF"]);
+    let commands = ["amd_total:1:0", "amd_used:1:0"];
+    let expected = ["amd_total:1:0 = 0 4294967296", "amd_used:1:0 = 0 0"];
+    assert_eq!(libraries.asked("4GiB", &commands), expected);
+    let bench = Bench::new(Build::Six);
+    let mut command = libraries.command(&bench, "dlsym", &commands);
+    command
+        .env("FH_VISIBLE_DEVICES", "0000:03:00.0,0000:83:00.0")
+        .env("FH_MEMORY_LIMIT", "4GiB");
+    let native = 64 * GIB;
+    let expected = [
+        format!("amd_total:1:0 = 0 {native}"),
+        format!("amd_used:1:0 = 0 {native}"),
     ];
     assert_eq!(lines(&mut command), expected);
 }
@@ -365,6 +399,47 @@ fn each_copy_of_a_library_has_its_own_function() {
     let commands = ["used:1:0", &to_other, "used:1:0", &to_one, "used:1:0"];
     let (two, three) = ("used:1:0 = 0 2147483648", "used:1:0 = 0 3221225472");
     assert_eq!(one.asked("4GiB", &commands), [two, three, two]);
+}
+
+#[test]
+fn a_wrapper_is_called_once_and_the_limit_is_shown() {
+    let libraries = Libraries::with(&[]);
+    let wrapper = shared_library("smi_wrapper.c", &[]);
+    let (ours, wrapper) = (common::library().display(), wrapper.display());
+    for preload in [format!("{ours}:{wrapper}"), format!("{wrapper}:{ours}")] {
+        for way in ["linked", "default", "next", "program"] {
+            let bench = Bench::new(Build::Six);
+            let mut command = libraries.command(&bench, way, &["total:1:0", "used:1:0"]);
+            command
+                .env("LD_PRELOAD", &preload)
+                .env("FH_MEMORY_LIMIT", "4GiB");
+            let expected = ["total:1:0 = 0 4294967296", "used:1:0 = 0 0"];
+            let (out, err) = run(&mut command);
+            assert_eq!(out, expected, "{preload} {way}");
+            assert_eq!(err, ["wrapped"], "{preload} {way}");
+        }
+    }
+}
+
+/// Its symbols can be found by the linker alone.
+#[test]
+fn a_library_with_the_older_table_of_symbols() {
+    let libraries = Libraries::with(&["-Wl,--hash-style=sysv"]);
+    for way in WAYS {
+        let bench = Bench::new(Build::Six);
+        let mut command = libraries.command(&bench, way, &["amd_total:1:0", "info:1", "used:1:0"]);
+        let expected = [
+            "amd_total:1:0 = 0 4294967296",
+            "info:1 = 0 264: 4096",
+            "used:1:0 = 0 0",
+        ];
+        let shown = lines(
+            command
+                .env("FH_MEMORY_LIMIT", "4GiB")
+                .env("FH_VISIBLE_DEVICES", "0000:03:00.0,0000:83:00.0"),
+        );
+        assert_eq!(shown, expected, "{way}");
+    }
 }
 
 #[test]

@@ -35,24 +35,40 @@ struct KfdInfo {
 impl Asked {
     /// The index in `gpus` of the GPU that was asked for.
     pub(crate) fn place(&self, gpus: &[Gpu]) -> Placed {
-        match self.address() {
-            Some(address) => place(gpus, address, || self.gpu_id()),
-            None => Placed::Nowhere,
+        let addresses = match self.device {
+            Device::RocmSmi(_) => [self.pci_id(), None],
+            // The one of ROCm 6.1 says 0 where it does not find the address.
+            Device::AmdSmi(_) => [self.bdf(), self.pci_id()],
+        };
+        let mut found = Placed::Ambiguous;
+        for address in addresses.into_iter().flatten() {
+            found = place(gpus, address, || self.gpu_id());
+            if found != Placed::Nowhere {
+                return found;
+            }
+        }
+        match gpus {
+            // It does not say which, and there is one only.
+            [_] if found == Placed::Ambiguous => Placed::At(0),
+            _ => found,
         }
     }
 
-    fn address(&self) -> Option<Bdf> {
-        let answer = self.ask_number(
+    /// Packed as the driver does: domain 63:32, partition 31:28, bus 15:8, device 7:3, function 2:0.
+    fn pci_id(&self) -> Option<Bdf> {
+        let id = self.ask_number(
             // rsmi_status_t rsmi_dev_pci_id_get(uint32_t dv_ind, uint64_t *bdfid)
             c"rsmi_dev_pci_id_get",
-            // amdsmi_status_t amdsmi_get_gpu_device_bdf(amdsmi_processor_handle, amdsmi_bdf_t *bdf)
-            c"amdsmi_get_gpu_device_bdf",
+            // amdsmi_status_t amdsmi_get_gpu_bdf_id(amdsmi_processor_handle, uint64_t *bdfid)
+            c"amdsmi_get_gpu_bdf_id",
         )?;
-        Some(match self.device {
-            // Packed as the driver does: domain 63:32, partition 31:28, bus 15:8, device 7:3, function 2:0.
-            Device::RocmSmi(_) => Bdf::from_u64(answer),
-            Device::AmdSmi(_) => of_amdsmi(answer),
-        })
+        Some(Bdf::from_u64(id))
+    }
+
+    fn bdf(&self) -> Option<Bdf> {
+        // amdsmi_status_t amdsmi_get_gpu_device_bdf(amdsmi_processor_handle, amdsmi_bdf_t *bdf)
+        let bdf = self.ask_number(c"", c"amdsmi_get_gpu_device_bdf")?;
+        Some(of_amdsmi(bdf))
     }
 
     /// The driver's name for the GPU, by which partitions of a board can be told apart.

@@ -1,7 +1,8 @@
 /* A stand-in for libamd_smi over the stand-in for rocm_smi, which is a part of it and exported as well, as in
  * the library of ROCm 6.1. It calls its own exports.
  *
- * -DVERSION=N: the first number of its version, by which the layout of amdsmi_vram_info_t goes (24: 6.1, 27: 10.1). */
+ * -DVERSION=N: the first number of its version, by which the layout of amdsmi_vram_info_t goes (24: 6.1, 27: 10.1).
+ * -DZERO_BDF: it says 0 for the address in the one way, and the address in the other. -DNO_BDF: it says none. */
 #include <string.h>
 
 #include "rocm_smi64.c"
@@ -23,11 +24,22 @@ static uint32_t number(void *device)
     return device == &handles[0] ? 0 : device == &handles[1] ? 1 : 2;
 }
 
+#ifndef NO_BDF
 /* function 2:0, device 7:3, bus 15:8, domain 63:16 */
 int amdsmi_get_gpu_device_bdf(void *device, uint64_t *bdf)
 {
+    int result = rsmi_dev_pci_id_get(number(device), bdf);
+#ifdef ZERO_BDF
+    *bdf = 0;
+#endif
+    return result;
+}
+
+int amdsmi_get_gpu_bdf_id(void *device, uint64_t *bdf)
+{
     return rsmi_dev_pci_id_get(number(device), bdf);
 }
+#endif
 
 /* { year, major, minor, release, build } up to 24, then without the year. */
 int amdsmi_get_lib_version(uint32_t *version)
