@@ -8,7 +8,7 @@ use hipflex_e2e::on_each_runtime;
 use hipflex_e2e::program::Access;
 use hipflex_e2e::shell::Shell;
 use hipflex_e2e::status;
-use hipflex_e2e::tool::python;
+use hipflex_e2e::tool::{output, python};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -16,6 +16,7 @@ const GIB: u64 = 1 << 30;
 
 on_each_runtime!(
     rocm_smi_shows_the_limit_and_the_budget_s_use,
+    hipflex_run_takes_a_tool_into_a_budget,
     rocm_smi_alone_leaves_no_trace,
     each_gpu_is_shown_by_its_own_limit,
     amd_smi_shows_the_limit_and_the_budget_s_use,
@@ -149,6 +150,28 @@ fn rocm_smi_shows_the_limit_and_the_budget_s_use(version: &str) -> Result<()> {
         let used = number(&limited["card0"]["VRAM Total Used Memory (B)"])?;
         assert_eq!(used, charged(&bench, 0)?);
         assert_eq!(status::of(&bench)?.budget("default")?.processes.len(), 1);
+    }
+    Ok(())
+}
+
+fn hipflex_run_takes_a_tool_into_a_budget(version: &str) -> Result<()> {
+    let (bench, mut shell) = busy(version, "mi210")?;
+    shell.info()?;
+    let script = Script::rocm_smi(&bench)?;
+    let tool = python(&bench, &script.path, script.folder.path())?;
+    for (budget, used) in [("default", charged(&bench, 0)?), ("another", 0)] {
+        let mut command = bench.hipflex(&["run", "--memory", "4GiB", "--budget", budget, "--"]);
+        command
+            .arg(tool.get_program())
+            .args(tool.get_args())
+            .args(["--showmeminfo", "vram", "--json"])
+            .envs(
+                tool.get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            );
+        let shown: Value = serde_json::from_slice(&output(command)?)?;
+        assert_eq!(number(&shown["card0"]["VRAM Total Memory (B)"])?, 4 * GIB);
+        assert_eq!(number(&shown["card0"]["VRAM Total Used Memory (B)"])?, used);
     }
     Ok(())
 }
