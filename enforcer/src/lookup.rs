@@ -19,7 +19,7 @@ use crate::elf;
 use crate::entries::{Api, belt};
 use crate::linker::{self, after_us, forget_error};
 use crate::question::{Answer, Question};
-use crate::runtime::{self, Owner};
+use crate::runtime::{self, MOST_RUNTIMES, Owner};
 use crate::signals::uncancelled;
 use crate::smi;
 use crate::stderr::say;
@@ -123,8 +123,16 @@ unsafe extern "C" fn decide_dlsym(
             let question = hooked.question(handle, None, caller);
             decide(hooked, &question, jump)
         }
-        _ => Decision { answer: 0, jump },
+        _ => {
+            runtime::look_around(is_handle(handle), caller);
+            Decision { answer: 0, jump }
+        }
     }
+}
+
+/// Whether a library is asked, and not the order in which the linker searches.
+fn is_handle(handle: *mut c_void) -> bool {
+    handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT
 }
 
 unsafe extern "C" fn decide_dlvsym(
@@ -143,6 +151,7 @@ unsafe extern "C" fn decide_dlvsym(
             decide(hooked, &question, jump)
         }
         _ => {
+            runtime::look_around(is_handle(handle), caller);
             // SAFETY: as above.
             let ours = unsafe { next_override(handle, name, caller) };
             Decision {
@@ -267,9 +276,10 @@ fn decide_hooked(hooked: Hooked, question: &Question<'_>, jump: usize) -> Decisi
     };
     let entry = match hooked {
         Hooked::Hip(api) => match runtime::owner(address) {
-            Owner::Chosen => Some(question.export),
-            Owner::OtherRuntime => {
-                say_second_runtime(api);
+            Owner::Runtime(runtime) => runtime.answer(api).or(Some(question.export)),
+            Owner::Nobody => Some(question.export),
+            Owner::OneTooMany => {
+                say_one_too_many(api);
                 None
             }
             Owner::Unrelated => None,
@@ -285,12 +295,12 @@ fn decide_hooked(hooked: Hooked, question: &Question<'_>, jump: usize) -> Decisi
     }
 }
 
-fn say_second_runtime(api: Api) {
+fn say_one_too_many(api: Api) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         say!(
-            "this process looks up {:?} in a second HIP runtime than the one in use; what it allocates \
-             through that is not counted. Name the one to use in FH_HIP_LIB_PATH",
+            "this process looks up {:?} in a further HIP runtime, and {MOST_RUNTIMES} are counted at most: what it \
+             allocates through that one is not",
             api.name()
         );
     }

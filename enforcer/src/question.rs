@@ -79,26 +79,7 @@ impl Question<'_> {
     }
 
     fn in_scope_of_caller(&self, otherwise: Answer) -> Answer {
-        in_scope_of(self.caller, self.name, self.version).map_or(otherwise, Answer::Function)
+        linker::in_scope_of(self.caller, self.name, self.version)
+            .map_or(otherwise, Answer::Function)
     }
-}
-
-/// What the library around `caller` finds among itself and its own dependencies. One that was loaded with
-/// RTLD_LOCAL sees these, too.
-pub(crate) fn in_scope_of(caller: usize, name: &CStr, version: Option<&CStr>) -> Option<usize> {
-    let path =
-        elf::find_object(|object| object.contains(caller).then(|| object.path().to_owned()))?;
-    if path.is_empty() {
-        return None;
-    }
-    // SAFETY: a C string; with RTLD_NOLOAD nothing is loaded, only counted once more. The count
-    // is given back below.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
-    if handle.is_null() {
-        return None;
-    }
-    let found = find(handle, name, version);
-    // SAFETY: the handle was opened above, and the caller's library stays loaded while it calls.
-    unsafe { libc::dlclose(handle) };
-    (found != 0).then_some(found)
 }

@@ -4,7 +4,6 @@ use core::ffi::CStr;
 
 use crate::elf::{self, Object};
 use crate::linker;
-use crate::question::in_scope_of;
 
 /// What the files or SONAMEs of the libraries start with, bundled and renamed copies included
 /// (`librocm_smi64.so.7`, `libamd_smi.so.26`, `libamd_smi_python.so`).
@@ -31,7 +30,8 @@ pub(crate) fn function(beside: usize, name: &CStr) -> Option<usize> {
     let own = elf::find_object(|object| object.contains(beside).then(|| object.symbol(name)));
     own.flatten().or_else(|| {
         // The linker reads other tables of symbols as well.
-        let found = in_scope_of(beside, name, None).or_else(|| linker::after_us(name, None));
+        let found =
+            linker::in_scope_of(beside, name, None).or_else(|| linker::after_us(name, None));
         linker::forget_error();
         found
     })

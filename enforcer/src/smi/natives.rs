@@ -11,7 +11,6 @@ use super::{Api, library};
 use crate::elf;
 use crate::entries::{belt, quieten_panics};
 use crate::linker;
-use crate::question::in_scope_of;
 use crate::signals::uncancelled;
 use crate::stderr::say_once;
 
@@ -141,7 +140,7 @@ fn remember(binding: Binding) {
 fn find(api: Api, caller: usize) -> Option<Native> {
     // The global scope comes first, then the caller's own.
     let function = linker::after_us(api.name(), None)
-        .or_else(|| in_scope_of(caller, api.name(), None))
+        .or_else(|| linker::in_scope_of(caller, api.name(), None))
         .filter(|function| *function != api.export());
     linker::forget_error();
     let function = function?;
