@@ -111,9 +111,11 @@ macro_rules! define_smi {
                 pub(super) unsafe extern "C" fn $name($($arg: $type),*) -> core::ffi::c_int {
                     // The return address becomes one more argument.
                     core::arch::naked_asm!(
+                        ".cfi_startproc",
                         "endbr64",
                         concat!("mov ", $crate::smi::entries::register_behind!($($arg)*), ", [rsp]"),
                         "jmp {entry}",
+                        ".cfi_endproc",
                         entry = sym super::behind_export::$name,
                     )
                 }

@@ -1,14 +1,15 @@
 //! AMD's own tools under a limit, unmodified: they show the limit, and what counts against it.
 
 use std::path::PathBuf;
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use hipflex_e2e::bench::{Bench, limit_to};
 use hipflex_e2e::on_each_runtime;
-use hipflex_e2e::program::Access;
+use hipflex_e2e::program::{Access, build_with};
 use hipflex_e2e::shell::Shell;
 use hipflex_e2e::status;
-use hipflex_e2e::tool::{output, python};
+use hipflex_e2e::tool::{foreign, output, python};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -21,6 +22,7 @@ on_each_runtime!(
     each_gpu_is_shown_by_its_own_limit,
     amd_smi_shows_the_limit_and_the_budget_s_use,
     a_python_program_sees_the_same_in_every_function,
+    a_linked_program_sees_the_same,
 );
 
 /// The boards that a runtime knows.
@@ -356,3 +358,59 @@ for gpu in amdsmi_get_processor_handles():
     })
 print(json.dumps(gpus))
 ";
+
+/// By plain symbols, and by those of libamd_smi that have versions.
+fn a_linked_program_sees_the_same(version: &str) -> Result<()> {
+    let (bench, mut shell) = busy(version, "mi210")?;
+    shell.info()?;
+    let used = [charged(&bench, 0)?, charged(&bench, 1)?];
+    // Older ones lie outside of the usual folder.
+    let mut folders = bench.runtime.library_dirs.clone();
+    folders.push(bench.runtime.root.join("usr/lib"));
+    for (start, definitions) in [
+        ("librocm_smi64.so.", &[][..]),
+        ("libamd_smi.so.", &["-DAMDSMI"]),
+    ] {
+        let entries = folders.iter().flat_map(std::fs::read_dir).flatten();
+        let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        // The name that programs ask for has one number.
+        let library = paths.find(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let rest = name.and_then(|name| name.strip_prefix(start));
+            rest.is_some_and(|rest| !rest.contains('.'))
+        });
+        let Some(library) = library else {
+            ensure!(bench.runtime.suite == "bookworm", "there is no {start}");
+            continue;
+        };
+        let folder = tempfile::tempdir()?;
+        let runtime = &bench.runtime;
+        let program = build_with("smi", runtime, &library, definitions, folder.path())?;
+        let native = gpus(foreign(&bench, program.clone())?)?;
+        let mut command = foreign(&bench, program)?;
+        limit_to(&mut command, "4GiB");
+        let limited = gpus(command)?;
+        assert_eq!(
+            limited,
+            [(0x300, 4 * GIB, used[0]), (0x2600, 4 * GIB, used[1])]
+        );
+        let is_board = |address, gpu: &(u64, u64, u64)| gpu.0 == address && gpu.1 > 60 * GIB;
+        let [first, second] = &native[..] else {
+            bail!("two GPUs: {native:?}");
+        };
+        ensure!(is_board(0x300, first) && is_board(0x2600, second));
+    }
+    Ok(())
+}
+
+/// Address, total and use of each GPU. The libraries print warnings, too.
+fn gpus(command: Command) -> Result<Vec<(u64, u64, u64)>> {
+    let text = String::from_utf8(output(command)?)?;
+    let lines = text.lines().filter_map(|line| line.strip_prefix("gpu "));
+    let numbers = lines.map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let address = u64::from_str_radix(words[0], 16)?;
+        Ok((address, words[1].parse()?, words[2].parse()?))
+    });
+    numbers.collect()
+}
