@@ -38,7 +38,7 @@ impl EngineKind {
         match self {
             Self::Detour => Ok(Box::new(detour::Detour)),
             #[cfg(feature = "gum")]
-            Self::Gum => Ok(Box::new(gum::Gum::start())),
+            Self::Gum => Ok(Box::new(gum::Gum::start()?)),
             #[cfg(not(feature = "gum"))]
             Self::Gum => Err(Refusal::NoEngine(self)),
         }
@@ -55,22 +55,10 @@ impl fmt::Display for EngineKind {
 /// at any time.
 pub(crate) trait Engine {
     /// Moves the instructions at `jump` that five bytes overwrite, and returns where they can be run from. They
-    /// go on behind what is overwritten. Nothing is overwritten yet.
+    /// go on behind what is overwritten. Nothing is overwritten: that is
+    /// the session's.
     ///
     /// # Safety
     /// `jump` is in code that a plan allows to overwrite, `thunk` is what the jump will lead to.
     unsafe fn prepare(&mut self, jump: usize, thunk: usize) -> Result<usize, Refusal>;
-
-    /// Whether the engine writes the jumps itself, by [`activate`](Self::activate). Else the session does.
-    fn writes(&self) -> bool {
-        false
-    }
-
-    /// Writes all jumps that were prepared.
-    ///
-    /// # Safety
-    /// All that they lead to is in place.
-    unsafe fn activate(&mut self) -> Result<(), Refusal> {
-        Ok(())
-    }
 }

@@ -14,8 +14,10 @@ const ISLAND: usize = 0x4000;
 const REACH: usize = 0x7000_0000;
 /// Code begins at multiples of this.
 const ALIGNMENT: usize = 16;
-/// How many free places are tried.
+/// How many places are tried.
 const MOST_TRIES: usize = 64;
+/// How many of them at each end of a gap.
+const PLACES: usize = 4;
 
 /// Islands of r-x memory, never writable and never given back: a thread may be in any of them at any time.
 #[derive(Debug, Default)]
@@ -72,21 +74,19 @@ impl Islands {
     }
 }
 
-/// Maps an island in the nearest gap between what was mapped at the session's start.
+/// Maps an island in the nearest gap. What was mapped at the session's start may not be all by now: then it is looked
+/// again.
 fn map_near(maps: &Maps, origin: usize) -> Result<usize, Refusal> {
+    match map_in_gaps(maps, origin) {
+        Ok(place) => Ok(place),
+        Err(_) => map_in_gaps(&Maps::read()?, origin),
+    }
+}
+
+fn map_in_gaps(maps: &Maps, origin: usize) -> Result<usize, Refusal> {
     let mut places: Vec<usize> = maps
         .gaps()
-        .flat_map(|(start, end)| {
-            let low = start.checked_next_multiple_of(ISLAND);
-            let high = end
-                .checked_sub(ISLAND)
-                .map(|high| high.wrapping_sub(high % ISLAND));
-            match (low, high) {
-                (Some(low), Some(high)) if low <= high => [Some(low), Some(high)],
-                _ => [None, None],
-            }
-        })
-        .flatten()
+        .flat_map(|(start, end)| places(start, end))
         .filter(|place| place.abs_diff(origin) < REACH)
         .collect();
     places.sort_unstable_by_key(|place| place.abs_diff(origin));
@@ -99,6 +99,17 @@ fn map_near(maps: &Maps, origin: usize) -> Result<usize, Refusal> {
     }
     let why = last.unwrap_or_else(|| "nothing is free there".into());
     Err(no_room(origin, &why))
+}
+
+/// Where an island could be in a gap: the first places and the last ones.
+fn places(start: usize, end: usize) -> impl Iterator<Item = usize> {
+    let first = start.next_multiple_of(ISLAND);
+    let count = (end / ISLAND).saturating_sub(first / ISLAND);
+    let indices = 0..count.min(PLACES);
+    indices.flat_map(move |index| {
+        let from_end = count.saturating_sub(index).saturating_sub(1);
+        [index, from_end].map(|index| first.saturating_add(index.saturating_mul(ISLAND)))
+    })
 }
 
 /// Maps an island at this place, if it is free.
@@ -129,5 +140,20 @@ fn no_room(origin: usize, why: &str) -> Refusal {
     Refusal::System {
         what: format!("no executable memory within 2 GiB of {origin:#x}"),
         why: why.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_inside_of_their_gap_at_both_ends() {
+        let in_gap = |start, end| places(start, end).collect::<Vec<_>>();
+        assert_eq!(in_gap(0x1000, 0x7fff), []);
+        assert_eq!(in_gap(0x1000, 0x8000), [0x4000, 0x4000]);
+        assert_eq!(in_gap(0x4000, 0xc000), [0x4000, 0x8000, 0x8000, 0x4000]);
+        assert_eq!(in_gap(0x4000, 0x40_0000)[..3], [0x4000, 0x3f_c000, 0x8000]);
+        assert_eq!(in_gap(0x4000, 0x40_0000).len(), 2 * PLACES);
     }
 }

@@ -5,7 +5,6 @@ use core::fmt;
 use crate::code::{Code, CodeFiles};
 use crate::engine::Engine;
 use crate::islands::Islands;
-use crate::maps::Maps;
 use crate::plan::{JUMP, Plan};
 use crate::stop;
 use crate::writer::Writer;
@@ -125,17 +124,12 @@ impl Session {
     ///
     /// # Safety
     /// The hooks can be called from now on: their `original` was stored where they look for it.
-    pub unsafe fn commit(mut self) -> Result<(), Refusal> {
+    pub unsafe fn commit(self) -> Result<(), Refusal> {
         if !self.writer.is_ours() {
             return Err(Refusal::System {
                 what: "cannot write to code".into(),
                 why: "the session was begun by the process that this one was forked from".into(),
             });
-        }
-        if self.engine.writes() {
-            // SAFETY: forwarded.
-            unsafe { self.engine.activate() }?;
-            return self.seal();
         }
         // Each page becomes the process's own with the first write to it, which takes microseconds. That is done
         // before: with the bytes that are there.
@@ -171,31 +165,7 @@ impl Session {
         }
         written
     }
-
-    /// Makes pages unwritable again that an engine wrote to: the kernel places no uprobe in a writable one, and
-    /// does not say so.
-    fn seal(&self) -> Result<(), Refusal> {
-        let maps = Maps::read()?;
-        for staged in &self.staged {
-            let range = staged.plan.range();
-            for page in (range.start / PAGE..=range.end / PAGE).map(|n| n.saturating_mul(PAGE)) {
-                if maps.at(page).is_none_or(|mapping| !mapping.writable) {
-                    continue;
-                }
-                let protection = libc::PROT_READ | libc::PROT_EXEC;
-                // SAFETY: a page of code, which gets the protection that it was loaded with.
-                if unsafe { libc::mprotect(page as *mut _, PAGE, protection) } != 0 {
-                    let error = std::io::Error::last_os_error();
-                    let what = "its pages stay writable, so that no uprobe can see it";
-                    return Err(Refusal::system(what, &error));
-                }
-            }
-        }
-        Ok(())
-    }
 }
-
-const PAGE: usize = 0x1000;
 
 /// Why jumps were not written. Holds nothing on the heap.
 enum Fault {

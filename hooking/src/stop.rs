@@ -3,13 +3,14 @@
 //! * A process with one thread needs nothing of it: no signal is sent.
 //! * A thread that sleeps in a system call is left alone. A signal would make calls such as `epoll_wait` and
 //!   `nanosleep` fail with `EINTR`, which the program may not expect. Where it sleeps is known, and plans allow
-//!   no system call under a jump. It can wake up in the microseconds that the writing takes; for that to do
-//!   harm it must come to one of the functions within the nanosecond in which its five bytes change.
-//! * A thread that runs is stopped with a signal, and goes on afterwards. (If it is just about to sleep in one of
-//!   those calls, that one ends with `EINTR`; nothing tells such a moment from others.)
-//! * If one stands inside of what is to be overwritten, all go on, and it is tried again.
-//! * A thread that runs and blocks the signal cannot be stopped. Such phases are short; if this one is not, the
-//!   session is refused.
+//!   no system call under a jump. It must sleep soundly: for some time, without having run in between. It can
+//!   still wake up in the microseconds that the writing takes; for that to do harm it must come to one of the
+//!   functions within the nanosecond in which its five bytes change.
+//! * A thread that runs, or waits for a page of memory, is stopped with a signal, and goes on afterwards. (If it is
+//!   just about to sleep in one of those calls, that one ends with `EINTR`; nothing tells such a moment from others.)
+//! * One that stands inside of what is to be overwritten goes on for a moment, and is stopped again.
+//! * A thread that runs and blocks the signal cannot be stopped. Such phases are short (a thread that begins, or
+//!   ends, or handles another signal), and their end is waited for; if one is not short, the session is refused.
 //!
 //! A handler of the program's that interrupted a thread inside of such a place, and sleeps there, is not seen.
 //!
@@ -17,8 +18,10 @@
 //! could lock is called, and this thread takes no signals, whose handlers might want such a lock.
 
 mod handler;
+mod sleepers;
 mod threads;
 
+use core::cell::RefCell;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -27,25 +30,28 @@ use core::time::Duration;
 
 use crate::raw;
 use handler::{Handled, Handler, Roll, Slot};
+use sleepers::Sleepers;
 use threads::{At, Threads};
 
 /// How long one attempt may take. Every thread that can run must get a processor once, however many there are.
 const ATTEMPT: Duration = Duration::from_millis(500);
 /// How long all attempts may take together.
 const ALL_ATTEMPTS: Duration = Duration::from_secs(1);
-/// How long a thread may run and block the signal.
-const BLOCKED: Duration = Duration::from_millis(20);
-/// How often threads may stand inside of what is to be overwritten.
-const MOST_INSIDE: u32 = 50;
-/// The pause before a next attempt, for a thread to get out.
+/// How long a thread may run and block the signal, in one attempt. The others are stopped meanwhile and leave the
+/// processors to it. Since it may wait for one of them, there is another attempt after a pause.
+const BLOCKED: Duration = Duration::from_millis(30);
+const MOST_BLOCKED: u32 = 3;
+/// The pause for a thread to get on.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Room for this many threads more than there are at the start.
-const NEWCOMERS: usize = 64;
+/// How many signals a thread may get on average: more than one, if it stands inside.
+const SIGNALS: usize = 4;
+/// For threads that are not there yet at the start.
+const NEWCOMERS: usize = 128;
 /// How often it is looked whether a thread stopped, besides when it says so.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Why the threads could not be stopped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Something of `/proc` cannot be read.
     Proc(&'static str, c_int),
@@ -108,16 +114,23 @@ pub(crate) fn while_outside<T>(
     if !me_seen {
         return Err(Failure::OtherNamespace);
     }
-    let handler = Handler::install(&quiet.0)?;
+    let handler = Handler::new(&quiet.0);
     let mut patience = Patience::new(count);
     loop {
-        // It allocates, so it is made before anything is stopped.
+        // They allocate, so they are made before anything is stopped.
+        let sleepers = Sleepers::with_capacity(patience.room);
         let roll = Roll::new(patience.room, raw::now().saturating_add(ATTEMPT));
-        let handled = handler.with(roll);
-        match stop_all(&threads, &handled, &inside, me) {
+        let attempt = Attempt {
+            me,
+            threads: &threads,
+            handled: handler.with(roll),
+            sleepers: RefCell::new(sleepers),
+            inside: &inside,
+        };
+        match attempt.stop_all() {
             Ok(()) => return Ok(write()),
             Err(failure) => {
-                drop(handled);
+                drop(attempt);
                 if !patience.allows(&failure) {
                     return Err(failure);
                 }
@@ -130,9 +143,8 @@ pub(crate) fn while_outside<T>(
 /// Which failures are worth another attempt.
 struct Patience {
     begun: Duration,
-    blocked: Option<Duration>,
-    inside: u32,
-    /// For how many threads the next attempt is made.
+    blocked: u32,
+    /// How many signals the next attempt may send.
     room: usize,
 }
 
@@ -140,137 +152,198 @@ impl Patience {
     fn new(threads: usize) -> Self {
         Self {
             begun: raw::now(),
-            blocked: None,
-            inside: 0,
-            room: threads.saturating_add(NEWCOMERS),
+            blocked: 0,
+            room: threads.saturating_mul(SIGNALS).saturating_add(NEWCOMERS),
         }
     }
 
     fn allows(&mut self, failure: &Failure) -> bool {
-        let now = raw::now();
-        let in_time = now.saturating_sub(self.begun) < ALL_ATTEMPTS;
+        let in_time = raw::now().saturating_sub(self.begun) < ALL_ATTEMPTS;
         let allowed = match failure {
-            Failure::Inside { .. } => {
-                self.inside = self.inside.saturating_add(1);
-                self.inside < MOST_INSIDE
-            }
             Failure::Blocks { .. } => {
-                let since = *self.blocked.get_or_insert(now);
-                now.saturating_sub(since) < BLOCKED
+                self.blocked = self.blocked.saturating_add(1);
+                self.blocked < MOST_BLOCKED
             }
             Failure::TooMany => {
                 self.room = self.room.saturating_mul(2);
                 true
             }
-            Failure::Late { .. } => true,
+            Failure::Late { .. } | Failure::Inside { .. } => true,
             _ => false,
         };
         allowed && in_time
     }
 }
 
-/// Stops all threads that run; each that sleeps is outside. They go on when `handled` is dropped.
-fn stop_all(
-    threads: &Threads,
-    handled: &Handled<'_>,
-    inside: &impl Fn(usize) -> bool,
+/// One attempt to stop all threads that run. They go on when it is dropped.
+struct Attempt<'a, I> {
     me: c_int,
-) -> Result<(), Failure> {
-    let (roll, signal) = (handled.roll, handled.signal);
-    loop {
-        let mut told = false;
-        let mut blocks = None;
-        threads.for_each(|thread| {
-            if thread == me || roll.of(thread).is_some() {
+    threads: &'a Threads,
+    handled: Handled<'a>,
+    sleepers: RefCell<Sleepers>,
+    inside: &'a I,
+}
+
+/// What is still in the way after a look at all threads.
+#[derive(Clone, Copy, Default)]
+struct Rest {
+    /// Threads were told to stop. Others may have been started by them meanwhile.
+    told: bool,
+    /// Such a thread has to get on by itself, and why.
+    wait: Option<Failure>,
+    /// Such a thread runs and blocks the signal.
+    blocks: Option<c_int>,
+}
+
+impl<I: Fn(usize) -> bool> Attempt<'_, I> {
+    /// Stops all threads that run, and finds those that sleep outside.
+    fn stop_all(&self) -> Result<(), Failure> {
+        let roll = self.handled.roll;
+        // Who is in the handler from an attempt before is not where he seems to be.
+        while handler::is_in_use() {
+            if raw::now() >= roll.deadline {
+                return Err(Failure::Late { thread: 0 });
+            }
+            raw::sleep(PAUSE);
+        }
+        let mut blocks: Option<(c_int, Duration)> = None;
+        loop {
+            let rest = self.look()?;
+            // All signals are out before the first thread is waited for.
+            for slot in roll.slots() {
+                self.settle(slot)?;
+            }
+            let now = raw::now();
+            if let Some(thread) = rest.blocks {
+                let before = blocks.filter(|(before, _)| *before == thread);
+                let since = before.map_or(now, |(_, since)| since);
+                blocks = Some((thread, since));
+                if now.saturating_sub(since) >= BLOCKED {
+                    let signal = self.handled.signal()?;
+                    return Err(Failure::Blocks { thread, signal });
+                }
+            } else {
+                blocks = None;
+            }
+            match rest.wait {
+                // A whole round found nobody who could do anything.
+                None if !rest.told && blocks.is_none() => {
+                    return roll.slots().iter().try_for_each(|slot| self.hold(slot));
+                }
+                Some(failure) if now >= roll.deadline => return Err(failure),
+                _ if now >= roll.deadline => return Err(Failure::TooMany),
+                None if blocks.is_none() => {}
+                _ => raw::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// Looks at all threads, and tells those to stop that run.
+    fn look(&self) -> Result<Rest, Failure> {
+        let mut rest = Rest::default();
+        self.threads.for_each(|thread| {
+            if thread == self.me {
                 return Ok(());
             }
-            match threads::look_at(thread)? {
+            let slot = self.handled.roll.of(thread);
+            match slot.map(Slot::state) {
+                Some(handler::REQUESTED) => return Ok(()),
+                Some(handler::STOPPED) => {
+                    // One that is inside goes on alone, and is told again once it is out of the handler.
+                    if let Some(slot) = slot.filter(|slot| (self.inside)(slot.address())) {
+                        slot.release();
+                        rest.wait = Some(Failure::Inside { thread });
+                    }
+                    return Ok(());
+                }
+                Some(handler::GONE) => return Err(Failure::Late { thread }),
+                // None yet; or it was inside; or it ended, and another one has its number.
+                _ => {}
+            }
+            let at = threads::look_at(thread)?;
+            let Some(status) = threads::status(thread)? else {
+                return Ok(());
+            };
+            let blocks = status.block(self.handled.signal().unwrap_or_default());
+            match at {
                 At::Gone => {}
-                At::Sleeps(address) if inside(address) => return Err(Failure::Inside { thread }),
-                At::Sleeps(_) => {}
-                At::Runs => match threads::signals(thread)? {
-                    // Not sent then: it would stay pending.
-                    Some(signals) if signals.block(signal) => {
-                        if !threads::is_of_kernel(thread)? {
-                            blocks = Some(thread);
-                        }
+                // Still in the handler: it will go on elsewhere.
+                _ if slot.is_some() && blocks => rest.blocks = Some(thread),
+                At::Sleeps(address) if (self.inside)(address) => {
+                    rest.wait = Some(Failure::Inside { thread });
+                }
+                At::Sleeps(_) => {
+                    let mut sleepers = self.sleepers.borrow_mut();
+                    if !sleepers.sleeps_soundly(thread, status.switches, raw::now())? {
+                        rest.wait = Some(Failure::Late { thread });
                     }
-                    _ => {
-                        told = true;
-                        roll.request(thread, signal)?;
-                    }
-                },
+                }
+                At::Runs | At::Faults(_) if threads::is_of_kernel(thread)? => {}
+                // Not sent then: it would stay pending.
+                At::Runs | At::Faults(_) if blocks => rest.blocks = Some(thread),
+                At::Runs | At::Faults(_) => {
+                    rest.told = true;
+                    self.handled.request(thread)?;
+                }
             }
             Ok(())
         })?;
-        // All signals are out before the first thread is waited for.
-        for slot in roll.slots() {
-            settle(slot, handled, inside)?;
-        }
-        if let Some(thread) = blocks {
-            return Err(Failure::Blocks { thread, signal });
-        }
-        // Whoever runs can start further threads: done when a whole round found nobody who did.
-        if !told {
-            return roll.slots().iter().try_for_each(hold);
-        }
-        if raw::now() >= roll.deadline {
-            return Err(Failure::TooMany);
-        }
+        Ok(rest)
     }
-}
 
-/// Waits until a thread that was told to stop does nothing of its own any more.
-fn settle(
-    slot: &Slot,
-    handled: &Handled<'_>,
-    inside: &impl Fn(usize) -> bool,
-) -> Result<(), Failure> {
-    let thread = slot.thread();
-    loop {
-        match slot.state() {
-            handler::REQUESTED => {}
-            handler::STOPPED if inside(slot.address()) => return Err(Failure::Inside { thread }),
-            handler::GONE => return Err(Failure::Late { thread }),
-            _ => return Ok(()),
-        }
-        match threads::look_at(thread)? {
-            At::Gone => slot.release(),
-            At::Sleeps(address) if slot.state() == handler::REQUESTED => {
-                // In the kernel, where signals cannot wake it (waiting for a disk). The handler is what it will
-                // run first.
-                return if inside(address) {
-                    Err(Failure::Inside { thread })
-                } else {
-                    Ok(())
-                };
-            }
-            At::Sleeps(_) => continue,
-            At::Runs => {
-                // It blocked the signal just before that came. (In the handler all signals are blocked, but
-                // this one is not pending.)
-                let late = threads::signals(thread)?
-                    .is_some_and(|signals| signals.keep_pending(handled.signal));
-                if late {
-                    let signal = handled.signal;
+    /// Waits until a thread that was told to stop does nothing of its own any more.
+    fn settle(&self, slot: &Slot) -> Result<(), Failure> {
+        let thread = slot.thread();
+        let signal = self.handled.signal()?;
+        let begun = raw::now();
+        while slot.state() == handler::REQUESTED {
+            let at = threads::look_at(thread)?;
+            let Some(status) = threads::status(thread)?.filter(|_| at != At::Gone) else {
+                slot.release();
+                return Ok(());
+            };
+            let now = raw::now();
+            match at {
+                // In the kernel, where signals cannot wake it (waiting for a disk, or for a lock there). The handler
+                // is what it will run first. One that has taken the signal already is not where it seems to be.
+                At::Sleeps(address) | At::Faults(address)
+                    if status.has_pending(signal) && !status.block(signal) =>
+                {
+                    return if (self.inside)(address) {
+                        Err(Failure::Inside { thread })
+                    } else {
+                        Ok(())
+                    };
+                }
+                // It blocked the signal just before that came, and takes it when that is over.
+                _ if status.has_pending(signal)
+                    && status.block(signal)
+                    && now.saturating_sub(begun) >= BLOCKED =>
+                {
                     return Err(Failure::Blocks { thread, signal });
                 }
+                _ if now >= self.handled.roll.deadline => return Err(Failure::Late { thread }),
+                _ => slot.wait(handler::REQUESTED, LOOK),
             }
         }
-        if raw::now() >= handled.roll.deadline {
-            return Err(Failure::Late { thread });
-        }
-        slot.wait(handler::REQUESTED, LOOK);
+        Ok(())
     }
-}
 
-/// From here on the thread does not go on by itself.
-fn hold(slot: &Slot) -> Result<(), Failure> {
-    if slot.change(handler::STOPPED, handler::HELD) || slot.state() != handler::GONE {
-        return Ok(());
+    /// From here on the thread does not go on by itself.
+    fn hold(&self, slot: &Slot) -> Result<(), Failure> {
+        let thread = slot.thread();
+        if slot.change(handler::STOPPED, handler::HELD) {
+            return if (self.inside)(slot.address()) {
+                Err(Failure::Inside { thread })
+            } else {
+                Ok(())
+            };
+        }
+        match slot.state() {
+            handler::GONE => Err(Failure::Late { thread }),
+            _ => Ok(()),
+        }
     }
-    let thread = slot.thread();
-    Err(Failure::Late { thread })
 }
 
 /// One session at a time, in this process.

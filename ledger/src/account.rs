@@ -13,7 +13,7 @@ use crate::fault::fault_point;
 use crate::layout::Cell;
 use crate::limit::Limit;
 use crate::size::MAX_BYTES;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence_behind_change};
 use crate::view::CellView;
 
 /// One GPU's cells as one member uses them.
@@ -77,7 +77,7 @@ impl Account<'_> {
             });
         }
         fault_point!(ReserveAdded);
-        fence(Ordering::SeqCst);
+        fence_behind_change();
         // A leaving member changes the state, fences and then looks at `pending`: either it sees
         // what was added above, or the change is seen here.
         if self.claim.load(Ordering::Relaxed) != self.claimed {

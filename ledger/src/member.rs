@@ -225,24 +225,24 @@ impl Member {
     /// Books `actual` bytes in place of a reservation: the native call succeeded. Counts one
     /// allocation.
     pub fn commit(&self, reservation: Reservation, actual: u64) {
-        let _inside = self.enter(true);
+        let _inside = self.enter_unless_held(reservation.bytes);
         if let Some((slot, account)) = self.account_of(reservation.gpu) {
+            slot.allocations.fetch_add(1, Ordering::Relaxed);
+            fault_point!(CommitCounted);
             if reservation.kind == Kind::Managed {
                 account.add_unseen(actual);
                 fault_point!(CommitUnseen);
             }
-            self.note(slot, account.commit(reservation.bytes, actual));
+            self.note(account.commit(reservation.bytes, actual));
             fault_point!(CommitSettled);
-            slot.allocations.fetch_add(1, Ordering::Relaxed);
-            fault_point!(CommitCounted);
         }
     }
 
     /// Gives a reservation back: the native call failed.
     pub fn cancel(&self, reservation: Reservation) {
-        let _inside = self.enter(true);
-        if let Some((slot, account)) = self.account_of(reservation.gpu) {
-            self.note(slot, account.cancel(reservation.bytes));
+        let _inside = self.enter_unless_held(reservation.bytes);
+        if let Some((_, account)) = self.account_of(reservation.gpu) {
+            self.note(account.cancel(reservation.bytes));
             fault_point!(CancelSettled);
         }
     }
@@ -255,18 +255,24 @@ impl Member {
 
     /// As [`Self::release`], for memory that was booked as this kind.
     pub fn release_as(&self, kind: Kind, gpu: usize, bytes: u64) {
-        let Some(_inside) = self.enter(false) else {
-            return;
+        let _inside = match (kind, bytes) {
+            (_, 0) => match self.enter(false) {
+                None => return,
+                inside => inside,
+            },
+            (Kind::Device, _) => None,
+            // There is a step after the one that may end the hold.
+            (Kind::Managed, _) => self.enter(true),
         };
         if let Some((slot, account)) = self.account_of(gpu) {
-            self.note(slot, account.release(bytes));
-            fault_point!(ReleaseSettled);
-            if kind == Kind::Managed {
-                self.note(slot, account.release_unseen(bytes));
-                fault_point!(ReleaseUnseen);
-            }
             slot.frees.fetch_add(1, Ordering::Relaxed);
             fault_point!(ReleaseCounted);
+            self.note(account.release(bytes));
+            fault_point!(ReleaseSettled);
+            if kind == Kind::Managed {
+                self.note(account.release_unseen(bytes));
+                fault_point!(ReleaseUnseen);
+            }
         }
     }
 
@@ -521,8 +527,29 @@ impl Member {
         })
     }
 
-    fn note(&self, slot: &Slot, anomalies: u64) {
+    /// Goes in, unless the caller has something reserved or booked, in bytes, until its last step: nobody leaves
+    /// while there is. Then that step must be the one that takes it out of the cell.
+    #[inline]
+    fn enter_unless_held(&self, bytes: u64) -> Option<Inside<'_>> {
+        if bytes > 0 {
+            return None;
+        }
+        self.enter(true)
+    }
+
+    #[inline]
+    fn note(&self, anomalies: u64) {
         if anomalies > 0 {
+            self.note_anomalies(anomalies);
+        }
+    }
+
+    #[cold]
+    fn note_anomalies(&self, anomalies: u64) {
+        // What was held may be gone: from here on the slot may be another process's.
+        if let Some(_inside) = self.enter(false)
+            && let Some(slot) = self.map.slot(self.slot)
+        {
             slot.anomalies.fetch_add(anomalies, Ordering::Relaxed);
         }
     }

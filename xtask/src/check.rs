@@ -1,5 +1,6 @@
 //! `cargo xtask check`: what needs no test to run. Format, lints, documentation, licences.
 
+mod gum;
 mod licences;
 
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ pub(crate) fn check() -> Result<()> {
         "-D",
         "warnings",
     ])?;
+    step("lints of the engine GUM");
+    gum::check()?;
     step("documentation");
     let status = cargo()
         .args([

@@ -1,5 +1,6 @@
 //! The signal that stops threads, and what a thread does when it gets it.
 
+use core::cell::OnceCell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -9,7 +10,7 @@ use core::time::Duration;
 use super::Failure;
 use crate::raw;
 
-/// The signal was sent. The thread makes it [`STOPPED`], or the session [`RELEASED`].
+/// The signal was sent, or is about to be. The thread makes it [`STOPPED`], or the session [`RELEASED`].
 pub(super) const REQUESTED: u32 = 1;
 /// The thread waits in the handler, until its time is over ([`GONE`]) or the session says how it goes on.
 pub(super) const STOPPED: u32 = 2;
@@ -95,13 +96,13 @@ impl Roll {
         self.slots.get(..used).unwrap_or_default()
     }
 
-    /// The slot of a thread.
+    /// The last slot of a thread.
     pub(super) fn of(&self, thread: c_int) -> Option<&Slot> {
-        self.slots().iter().find(|slot| slot.thread() == thread)
+        self.slots().iter().rfind(|slot| slot.thread() == thread)
     }
 
     /// Tells a thread to stop.
-    pub(super) fn request(&self, thread: c_int, signal: c_int) -> Result<(), Failure> {
+    fn request(&self, thread: c_int, signal: c_int) -> Result<(), Failure> {
         let used = self.used.load(Ordering::Acquire);
         let slot = self.slots.get(used).ok_or(Failure::TooMany)?;
         slot.thread.store(thread, Ordering::Release);
@@ -125,8 +126,24 @@ impl Roll {
 /// The roll that the handler looks at.
 static CURRENT: AtomicPtr<Roll> = AtomicPtr::new(ptr::null_mut());
 
-/// What the signal does. It takes no lock, allocates nothing, and keeps `errno`.
+/// How many threads are in the handler.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a thread is in the handler.
+pub(super) fn is_in_use() -> bool {
+    INSIDE.load(Ordering::SeqCst) != 0
+}
+
 extern "C" fn stop_here(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    let errno = raw::errno();
+    INSIDE.fetch_add(1, Ordering::SeqCst);
+    stop(context);
+    INSIDE.fetch_sub(1, Ordering::SeqCst);
+    raw::set_errno(errno);
+}
+
+/// What the signal does. It takes no lock, and allocates nothing.
+fn stop(context: *mut c_void) {
     // SAFETY: rolls are never given back.
     let Some(roll) = (unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }) else {
         return;
@@ -136,7 +153,6 @@ extern "C" fn stop_here(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
     let Some(slot) = roll.slots().iter().find(is_mine) else {
         return;
     };
-    let errno = raw::errno();
     // SAFETY: the third argument of a handler that was installed with SA_SIGINFO.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let address = registers.get(libc::REG_RIP as usize).copied();
@@ -155,48 +171,37 @@ extern "C" fn stop_here(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
             }
         }
     }
-    raw::set_errno(errno);
 }
 
-/// The handler, while it is installed.
+/// The handler. It is installed when the first thread has to be stopped: most often all others sleep.
 pub(super) struct Handler {
-    pub(super) signal: c_int,
-    before: libc::sigaction,
+    signal: Option<c_int>,
+    /// What it replaced.
+    before: OnceCell<libc::sigaction>,
 }
 
 impl Handler {
-    /// Installs the handler for a signal that nobody uses.
+    /// Chooses a signal that nobody uses.
     ///
     /// From SIGRTMIN + 6 on: libraries take the first ones, and a few of the last are missing under emulators.
     /// Its action must be the default one. What this thread had `blocked` is likely to be blocked by others, too,
-    /// and one of them may wait for it: those are looked at last.
-    pub(super) fn install(blocked: &libc::sigset_t) -> Result<Self, Failure> {
-        let candidates = libc::SIGRTMIN().saturating_add(6)..=libc::SIGRTMAX();
+    /// and one of them may wait for it: those are taken last.
+    pub(super) fn new(blocked: &libc::sigset_t) -> Self {
+        let all = libc::SIGRTMIN().saturating_add(6)..=libc::SIGRTMAX();
+        let mut free = all.filter(|signal| {
+            action(*signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL)
+        });
         // SAFETY: a set that was filled in.
-        let is_blocked = |signal| unsafe { libc::sigismember(blocked, signal) } == 1;
-        let open = candidates.clone().filter(|signal| !is_blocked(*signal));
-        let others = candidates.filter(|signal| is_blocked(*signal));
-        let mut free = open
-            .chain(others)
-            .filter_map(|signal| Some((signal, action(signal)?)))
-            .filter(|(_, action)| action.sa_sigaction == libc::SIG_DFL);
-        let (signal, before) = free.next().ok_or(Failure::NoSignal)?;
-        // SAFETY: a zeroed action is a valid one.
-        let mut ours: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        ours.sa_sigaction = stop_here as *const () as usize;
-        // On the alternate stack, where a thread has one: its own may be tiny (goroutines that call C).
-        // System calls that can go on after a signal do.
-        ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-        // SAFETY: no other handler runs in a stopped thread: the set is initialised by the call, the action
-        // valid.
-        let installed = unsafe {
-            libc::sigfillset(&raw mut ours.sa_mask);
-            libc::sigaction(signal, &raw const ours, ptr::null_mut())
-        };
-        if installed != 0 {
-            return Err(Failure::System("cannot handle a signal", raw::errno()));
+        let is_open = |signal: &c_int| unsafe { libc::sigismember(blocked, *signal) } == 0;
+        Self {
+            signal: free.clone().find(is_open).or_else(|| free.next()),
+            before: OnceCell::new(),
         }
-        Ok(Self { signal, before })
+    }
+
+    /// The signal.
+    pub(super) fn signal(&self) -> Result<c_int, Failure> {
+        self.signal.ok_or(Failure::NoSignal)
     }
 
     /// Lets the handler use `roll`.
@@ -204,9 +209,31 @@ impl Handler {
         CURRENT.store(ptr::from_ref(roll).cast_mut(), Ordering::SeqCst);
         Handled {
             roll,
-            signal: self.signal,
-            _handler: self,
+            handler: self,
         }
+    }
+
+    fn install(&self) -> Result<c_int, Failure> {
+        let signal = self.signal()?;
+        if self.before.get().is_some() {
+            return Ok(signal);
+        }
+        let failed = || Failure::System("cannot handle a signal", raw::errno());
+        let before = action(signal).ok_or_else(failed)?;
+        let mut ours = with_action(stop_here as *const () as usize);
+        // On the alternate stack, where a thread has one: its own may be tiny (goroutines that call C).
+        // System calls that can go on after a signal do.
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+        // SAFETY: the action is valid. No other handler runs in a stopped thread: its mask is filled.
+        let installed = unsafe {
+            libc::sigfillset(&raw mut ours.sa_mask);
+            libc::sigaction(signal, &raw const ours, ptr::null_mut())
+        };
+        if installed != 0 {
+            return Err(failed());
+        }
+        let _ = self.before.set(before);
+        Ok(signal)
     }
 }
 
@@ -217,18 +244,18 @@ impl Drop for Handler {
     /// it would end the process one day. Ignoring a signal discards all that are pending (`sigaction(2)`), so
     /// that comes in between. A thread that is on its way into the handler finds its slot released.
     fn drop(&mut self) {
-        let ours = action(self.signal)
-            .is_some_and(|now| now.sa_sigaction == stop_here as *const () as usize);
-        if !ours {
+        let (Some(signal), Some(before)) = (self.signal, self.before.get()) else {
+            return;
+        };
+        let ours = stop_here as *const () as usize;
+        if action(signal).is_none_or(|now| now.sa_sigaction != ours) {
             return; // The program took it over meanwhile.
         }
-        // SAFETY: a zeroed action is a valid one.
-        let mut ignore: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        ignore.sa_sigaction = libc::SIG_IGN;
+        let ignore = with_action(libc::SIG_IGN);
         // SAFETY: both actions are valid, the second is the one that was there.
         unsafe {
-            libc::sigaction(self.signal, &raw const ignore, ptr::null_mut());
-            libc::sigaction(self.signal, &raw const self.before, ptr::null_mut());
+            libc::sigaction(signal, &raw const ignore, ptr::null_mut());
+            libc::sigaction(signal, before, ptr::null_mut());
         }
     }
 }
@@ -236,8 +263,19 @@ impl Drop for Handler {
 /// A roll that the handler looks at. All its threads are released when it is dropped.
 pub(super) struct Handled<'h> {
     pub(super) roll: &'static Roll,
-    pub(super) signal: c_int,
-    _handler: &'h Handler,
+    handler: &'h Handler,
+}
+
+impl Handled<'_> {
+    /// The signal.
+    pub(super) fn signal(&self) -> Result<c_int, Failure> {
+        self.handler.signal()
+    }
+
+    /// Tells a thread to stop.
+    pub(super) fn request(&self, thread: c_int) -> Result<(), Failure> {
+        self.roll.request(thread, self.handler.install()?)
+    }
 }
 
 impl Drop for Handled<'_> {
@@ -245,6 +283,14 @@ impl Drop for Handled<'_> {
         self.roll.slots().iter().for_each(Slot::release);
         CURRENT.store(ptr::null_mut(), Ordering::SeqCst);
     }
+}
+
+/// An action that does `what`, and nothing else.
+fn with_action(what: usize) -> libc::sigaction {
+    // SAFETY: a zeroed action is a valid one.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = what;
+    action
 }
 
 /// The action of a signal now.

@@ -10,9 +10,12 @@ use crate::raw::Fd;
 pub(super) enum At {
     /// It is on a processor, or waits for one.
     Runs,
-    /// It sleeps in the kernel, and will go on at this address.
+    /// It waits for the kernel, outside of a system call, and will go on at this address: it wants a page of memory,
+    /// or a debugger stopped it.
+    Faults(usize),
+    /// It sleeps in a system call, and will go on at this address.
     Sleeps(usize),
-    /// There is no such thread any more.
+    /// There is no such thread any more, or it will never run code of the program again.
     Gone,
 }
 
@@ -71,12 +74,10 @@ fn first_entry(records: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name, rest))
 }
 
+/// The number of a thread.
 fn number(digits: &[u8]) -> Option<c_int> {
-    let number = |number: c_int, digit: &u8| {
-        let digit = char::from(*digit).to_digit(10)? as c_int;
-        number.checked_mul(10)?.checked_add(digit)
-    };
-    digits.iter().try_fold(0, number).filter(|n| *n > 0)
+    let number = c_int::try_from(decimal(digits)?).ok()?;
+    (number > 0).then_some(number)
 }
 
 /// Where a thread is: `/proc/PID/syscall`, `proc_pid_syscall(5)`. It holds `running`, or the number of a system
@@ -90,27 +91,38 @@ pub(super) fn look_at(thread: c_int) -> Result<At, Failure> {
     if text.starts_with(b"running") {
         return Ok(At::Runs);
     }
-    let last = text.trim_ascii().rsplit(|byte| *byte == b' ').next();
-    last.and_then(|field| hexadecimal(field.strip_prefix(b"0x")?))
-        .map(|address| At::Sleeps(address as usize))
-        .ok_or(Failure::Proc(UNREADABLE, libc::EINVAL))
+    let mut fields = text.trim_ascii().split(|byte| *byte == b' ');
+    let call = fields.next();
+    let address = fields
+        .next_back()
+        .and_then(|field| hexadecimal(field.strip_prefix(b"0x")?))
+        .ok_or(Failure::Proc(UNREADABLE, libc::EINVAL))? as usize;
+    Ok(match (call, address) {
+        // It has no stack any more.
+        (Some(b"-1"), 0) => At::Gone,
+        (Some(b"-1"), address) => At::Faults(address),
+        (_, address) => At::Sleeps(address),
+    })
 }
 
-/// Signals of a thread, as masks: bit 0 is signal 1.
-pub(super) struct Signals {
+/// What is to know of a thread's signals and sleep.
+pub(super) struct Status {
+    /// Signals, as masks: bit 0 is signal 1.
     blocked: u64,
     pending: u64,
+    /// How often it left a processor, by itself or not. It did not run while the sum stays the same.
+    pub(super) switches: u64,
 }
 
-impl Signals {
+impl Status {
     /// Whether the thread blocks a signal.
     pub(super) fn block(&self, signal: c_int) -> bool {
         is_in(self.blocked, signal)
     }
 
-    /// Whether the thread was sent a signal, and blocks it.
-    pub(super) fn keep_pending(&self, signal: c_int) -> bool {
-        is_in(self.blocked & self.pending, signal)
+    /// Whether a signal was sent to the thread, and it did not take it yet.
+    pub(super) fn has_pending(&self, signal: c_int) -> bool {
+        is_in(self.pending, signal)
     }
 }
 
@@ -119,23 +131,25 @@ fn is_in(mask: u64, signal: c_int) -> bool {
     mask.checked_shr(bit).is_some_and(|mask| mask & 1 != 0)
 }
 
-/// The signals of a thread, if it still is there: `SigBlk` and `SigPnd` in `/proc/PID/status`,
-/// `proc_pid_status(5)`.
-pub(super) fn signals(thread: c_int) -> Result<Option<Signals>, Failure> {
+/// The status of a thread, if it still is there: `/proc/PID/status`, `proc_pid_status(5)`.
+pub(super) fn status(thread: c_int) -> Result<Option<Status>, Failure> {
     const UNREADABLE: &str = "cannot read /proc/self/task/*/status";
     let mut buffer = [0; 4096];
     let Some(text) = read(thread, b"status", &mut buffer, UNREADABLE)? else {
         return Ok(None);
     };
-    let mask = |key| {
+    let value = |key: &[u8], number: fn(&[u8]) -> Option<u64>| {
         text.split(|byte| *byte == b'\n')
             .find_map(|line| line.strip_prefix(key))
-            .and_then(|mask| hexadecimal(mask.trim_ascii()))
+            .and_then(|value| number(value.trim_ascii()))
             .ok_or(Failure::Proc(UNREADABLE, libc::EINVAL))
     };
-    Ok(Some(Signals {
-        blocked: mask(&b"SigBlk:"[..])?,
-        pending: mask(&b"SigPnd:"[..])?,
+    let voluntary = value(b"voluntary_ctxt_switches:", decimal)?;
+    let forced = value(b"nonvoluntary_ctxt_switches:", decimal)?;
+    Ok(Some(Status {
+        blocked: value(b"SigBlk:", hexadecimal)?,
+        pending: value(b"SigPnd:", hexadecimal)?,
+        switches: voluntary.wrapping_add(forced),
     }))
 }
 
@@ -155,17 +169,27 @@ pub(super) fn is_of_kernel(thread: c_int) -> Result<bool, Failure> {
     let behind_name = text.and_then(|text| text.rsplit(|byte| *byte == b')').next());
     let flags = behind_name
         .and_then(|fields| fields.trim_ascii().split(|byte| *byte == b' ').nth(6))
-        .and_then(|flags| str::from_utf8(flags).ok()?.parse::<u64>().ok());
+        .and_then(decimal);
     Ok(flags.is_some_and(|flags| flags & PF_IO_WORKER != 0))
 }
 
+fn decimal(digits: &[u8]) -> Option<u64> {
+    in_base(10, digits)
+}
+
 fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    in_base(16, digits)
+}
+
+fn in_base(base: u32, digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
     digits.iter().try_fold(0_u64, |number, digit| {
-        let digit = char::from(*digit).to_digit(16)?;
-        number.checked_mul(16)?.checked_add(u64::from(digit))
+        let digit = char::from(*digit).to_digit(base)?;
+        number
+            .checked_mul(u64::from(base))?
+            .checked_add(u64::from(digit))
     })
 }
 
@@ -234,6 +258,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, mpsc};
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
     use crate::raw;
@@ -285,6 +310,11 @@ mod tests {
             asleep,
             |at| matches!(at, At::Sleeps(address) if address != 0),
         );
+        let switches = |thread| status(thread).unwrap().unwrap().switches;
+        let before = (switches(asleep), switches(raw::thread_id()));
+        thread::sleep(Duration::from_millis(5));
+        assert_eq!(switches(asleep), before.0);
+        assert!(switches(raw::thread_id()) > before.1);
         until(awake, |at| at == At::Runs);
         let threads = Threads::open().unwrap();
         // The folder is read from its start each time.
@@ -317,8 +347,8 @@ mod tests {
     #[test]
     fn blocked_signals_are_seen() {
         let blocks = |signal| {
-            let signals = signals(raw::thread_id()).unwrap().unwrap();
-            (signals.block(signal), signals.keep_pending(signal))
+            let status = status(raw::thread_id()).unwrap().unwrap();
+            (status.block(signal), status.has_pending(signal))
         };
         thread::spawn(move || {
             assert_eq!(blocks(libc::SIGUSR1), (false, false));

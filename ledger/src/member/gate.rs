@@ -1,7 +1,7 @@
 //! Who of this process's threads is inside a membership: so that none goes on writing into its slot
 //! after another has given the slot back, when it may be another process's already.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, fence_behind_change};
 
 /// Counts the operations under way.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ impl Gate {
     /// so either the change is seen here, or this operation there.
     pub(crate) fn enter(&self) -> Inside<'_> {
         self.inside.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        fence_behind_change();
         Inside(self)
     }
 

@@ -6,11 +6,13 @@
 //! them ([`status`]), and AMD's own tools ([`tool`]).
 
 pub mod bench;
+pub mod driver;
 mod each;
 pub mod environment;
 
 pub mod pair;
 pub mod paths;
+pub mod probe;
 pub mod program;
 pub mod runtime;
 pub mod shell;
