@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use std::fs;
 
 use hipflex_ledger::{
-    Denial, DenialReason, GpuKey, GpuView, HookEngine, Identity, Kind, Limit, Member, Reservation,
+    Denial, DenialReason, GpuView, HookEngine, Identity, Kind, Limit, Member, Reservation,
 };
 
 use crate::clock::Due;
@@ -85,14 +85,7 @@ impl Account {
     /// Joins the budget with the GPUs of this machine. The error has a text for the user.
     pub(crate) fn open(budget: Budget) -> Result<Self, Trouble> {
         let devices = Devices::find(budget.fail_mode)?;
-        let gpus = devices.gpus().iter();
-        let specs = budget
-            .limit
-            .on(gpus.map(|gpu| {
-                let key = GpuKey(gpu.bdf.to_u64());
-                (key, gpu.bdf.to_string(), gpu.board_bytes)
-            }))
-            .map_err(|error| Trouble::Configuration(format!("FH_MEMORY_LIMIT: {error}")))?;
+        let specs = devices.limits(&budget.limit)?;
         let identity = Identity {
             comm: fs::read("/proc/self/comm").map_or_else(|_| Vec::new(), without_line_end),
             library_version: String::from(env!("CARGO_PKG_VERSION")),
@@ -381,6 +374,17 @@ impl Account {
     /// The limit on a GPU.
     pub(crate) fn limit(&self, gpu: usize) -> Limit {
         self.member.limit(gpu).unwrap_or(Limit::Unlimited)
+    }
+
+    /// The GPUs of this process.
+    pub(crate) fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// What is charged on a GPU to all who share the budget, in bytes. The own overhead is as it was when it was
+    /// last looked at.
+    pub(crate) fn charged(&self, gpu: usize) -> u64 {
+        self.view(gpu).map_or(0, |view| view.charged)
     }
 
     /// What one request could get on a GPU, by this account. `device` is its number in HIP.

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU16, Ordering};
 use std::str::FromStr;
 
 use hipflex_kfd::{Bdf, Root, Topology};
+use hipflex_ledger::{GpuKey, GpuSpec, LimitSpec};
 
 use crate::environment;
 use crate::helpers;
@@ -74,6 +75,17 @@ impl Devices {
     /// The GPUs, in the order of their indices.
     pub(crate) fn gpus(&self) -> &[Gpu] {
         &self.gpus
+    }
+
+    /// The limits of the GPUs, in the order of their indices.
+    pub(crate) fn limits(&self, limit: &LimitSpec) -> Result<Vec<GpuSpec>, Trouble> {
+        let gpus = self.gpus.iter().map(|gpu| {
+            let key = GpuKey(gpu.bdf.to_u64());
+            (key, gpu.bdf.to_string(), gpu.board_bytes)
+        });
+        limit
+            .on(gpus)
+            .map_err(|error| Trouble::Configuration(format!("FH_MEMORY_LIMIT: {error}")))
     }
 
     /// What becomes of allocations on a device that is none of our GPUs.
@@ -147,23 +159,42 @@ impl Devices {
 
     /// HIP's addresses do not tell the partitions of a split board apart.
     fn by_address(&self, address: &str) -> Placed {
-        let Ok(address) = Bdf::from_str(address) else {
-            return Placed::Nowhere;
-        };
-        let mut found = (0..)
-            .zip(&self.gpus)
-            .filter(|(_, gpu)| gpu.bdf.board() == address);
+        match Bdf::from_str(address) {
+            Ok(address) => place(&self.gpus, address, || None),
+            Err(_) => Placed::Nowhere,
+        }
+    }
+}
+
+/// Which of `gpus` has an address. Where that is the one of a board in partitions, the driver's name for the GPU
+/// is asked for.
+pub(crate) fn place(gpus: &[Gpu], address: Bdf, gpu_id: impl FnOnce() -> Option<u32>) -> Placed {
+    let only = |is: &dyn Fn(&Gpu) -> bool| {
+        let mut found = (0..).zip(gpus).filter(|(_, gpu)| is(gpu));
         match (found.next(), found.next()) {
             (Some((index, _)), None) => Placed::At(index),
             (Some(_), Some(_)) => Placed::Ambiguous,
             (None, _) => Placed::Nowhere,
         }
+    };
+    // The address of the first partition is the board's, too.
+    if address.partition() != 0
+        && let at @ Placed::At(_) = only(&|gpu| gpu.bdf == address)
+    {
+        return at;
+    }
+    match only(&|gpu| gpu.bdf.board() == address.board()) {
+        Placed::Ambiguous => match gpu_id() {
+            Some(id) if let at @ Placed::At(_) = only(&|gpu| gpu.gpu_id == Some(id)) => at,
+            _ => Placed::Ambiguous,
+        },
+        placed => placed,
     }
 }
 
 /// Which of our GPUs has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Placed {
+pub(crate) enum Placed {
     /// This one.
     At(usize),
     /// More than one: partitions of a board.
@@ -257,6 +288,22 @@ mod tests {
         assert_eq!(two.by_address("nonsense"), Placed::Nowhere);
         let split = devices("0000:03:00.0,0000:03:00.0/1");
         assert_eq!(split.by_address("0000:03:00.0"), Placed::Ambiguous);
+    }
+
+    #[test]
+    fn partitions_are_told_apart_by_their_number_or_the_driver_s_name() {
+        let mut gpus = listed("0000:03:00.0,0000:03:00.0/1,0000:83:00.0").unwrap();
+        for (gpu, id) in gpus.iter_mut().zip([11, 12, 13]) {
+            gpu.gpu_id = Some(id);
+        }
+        let placed = |address: &str, id| place(&gpus, address.parse().unwrap(), || id);
+        assert_eq!(placed("0000:03:00.0/1", None), Placed::At(1));
+        assert_eq!(placed("0000:03:00.0", None), Placed::Ambiguous);
+        assert_eq!(placed("0000:03:00.0", Some(11)), Placed::At(0));
+        assert_eq!(placed("0000:03:00.0", Some(12)), Placed::At(1));
+        assert_eq!(placed("0000:03:00.0", Some(99)), Placed::Ambiguous);
+        assert_eq!(placed("0000:83:00.0", Some(11)), Placed::At(2), "not asked");
+        assert_eq!(placed("0000:84:00.0", Some(11)), Placed::Nowhere);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //!   by HIP number);
 //! * `request`, `sizes`, `home`: what a call asks for, how many bytes that is, and on which device;
 //! * `allocation`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what they ask the runtime;
+//! * `smi`: the same answers in the libraries that show GPUs to administrators (rocm_smi, amdsmi);
 //! * `overhead`, `tally`, `driver_pid`: what the driver holds for this process beyond its bookings;
 //! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
 //! * `guard`, `stack`, `signals`: calls inside of calls, and how threads are kept from ending inside of ours.
@@ -64,6 +65,7 @@ mod lookup;
 mod overhead;
 mod process;
 mod queries;
+mod question;
 mod refusal;
 mod registration;
 mod request;
@@ -71,6 +73,7 @@ mod runtime;
 mod settings;
 mod signals;
 mod sizes;
+mod smi;
 mod stack;
 mod stderr;
 mod tally;

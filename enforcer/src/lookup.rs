@@ -17,9 +17,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::elf;
 use crate::entries::{Api, belt};
-use crate::linker::{self, after_us, find, forget_error};
+use crate::linker::{self, after_us, forget_error};
+use crate::question::{Answer, Question};
 use crate::runtime::{self, MOST_RUNTIMES, Owner};
 use crate::signals::uncancelled;
+use crate::smi;
 use crate::stderr::say;
 
 /// What an override does: if `jump` is not 0 it goes on there with its arguments untouched, else it
@@ -117,15 +119,10 @@ unsafe extern "C" fn decide_dlsym(
     let jump = linker::next_dlsym();
     // SAFETY: `name` is what the caller of dlsym passed.
     match unsafe { hooked(name) } {
-        Some(api) if jump != 0 => decide(
-            &Question {
-                handle,
-                api,
-                version: None,
-                caller,
-            },
-            jump,
-        ),
+        Some(hooked) if jump != 0 => {
+            let question = hooked.question(handle, None, caller);
+            decide(hooked, &question, jump)
+        }
         _ => {
             runtime::look_around(is_handle(handle), caller);
             Decision { answer: 0, jump }
@@ -147,18 +144,11 @@ unsafe extern "C" fn decide_dlvsym(
     let jump = linker::next_dlvsym();
     // SAFETY: `name` is what the caller of dlvsym passed.
     match unsafe { hooked(name) } {
-        Some(api) if jump != 0 && !version.is_null() => {
+        Some(hooked) if jump != 0 && !version.is_null() => {
             // SAFETY: the version is what the caller of dlvsym passed, and not null.
             let version = Some(unsafe { CStr::from_ptr(version) });
-            decide(
-                &Question {
-                    handle,
-                    api,
-                    version,
-                    caller,
-                },
-                jump,
-            )
+            let question = hooked.question(handle, version, caller);
+            decide(hooked, &question, jump)
         }
         _ => {
             runtime::look_around(is_handle(handle), caller);
@@ -200,131 +190,108 @@ unsafe fn next_override(handle: *mut c_void, name: *const c_char, caller: usize)
     (first == Some(true)).then_some(ours)
 }
 
+/// A function that a program looks up.
+#[derive(Clone, Copy)]
+enum Hooked {
+    /// One of the HIP runtime.
+    Hip(Api),
+    /// One of the libraries that show GPUs to administrators.
+    Smi(smi::Api),
+}
+
+impl Hooked {
+    fn question<'a>(
+        self,
+        handle: *mut c_void,
+        version: Option<&'a CStr>,
+        caller: usize,
+    ) -> Question<'a> {
+        let (name, export) = match self {
+            Self::Hip(api) => (api.name(), api.entry()),
+            Self::Smi(api) => (api.name(), api.export()),
+        };
+        Question {
+            handle,
+            name,
+            version,
+            caller,
+            export,
+        }
+    }
+}
+
 /// The API of this name. Programs look up a great many names that are none; for those nothing is called
 /// that others interpose ([`elf::libc_symbol`]).
 ///
 /// # Safety
 /// `name` is null or a C string.
-unsafe fn hooked(name: *const c_char) -> Option<Api> {
+unsafe fn hooked(name: *const c_char) -> Option<Hooked> {
     if name.is_null() {
         return None;
     }
     // SAFETY: `name` is a C string; byte n + 1 is read only if byte n is not its end.
     unsafe {
         let starts = |at: usize, c: u8| *name.add(at) as u8 == c;
-        if !(starts(0, b'h') && starts(1, b'i') && starts(2, b'p')) {
-            return None;
+        if starts(0, b'h') && starts(1, b'i') && starts(2, b'p') {
+            let mut all = Api::ALL.iter().copied();
+            return all
+                .find(|api| elf::is(name, api.name().to_bytes()))
+                .map(Hooked::Hip);
         }
-        Api::ALL
-            .iter()
-            .copied()
-            .find(|api| elf::is(name, api.name().to_bytes()))
+        if starts(0, b'r') || starts(0, b'a') {
+            let mut all = smi::Api::ALL.iter().copied();
+            return all
+                .find(|api| elf::is(name, api.name().to_bytes()))
+                .map(Hooked::Smi);
+        }
+        None
     }
 }
 
-/// A look-up of a hooked name.
-struct Question<'a> {
-    handle: *mut c_void,
-    api: Api,
-    version: Option<&'a CStr>,
-    /// Return address of the look-up.
-    caller: usize,
+fn decide(hooked: Hooked, question: &Question<'_>, jump: usize) -> Decision {
+    uncancelled(|| belt(|| decide_hooked(hooked, question, jump)))
+        .unwrap_or(Decision { answer: 0, jump })
 }
 
-fn decide(question: &Question<'_>, jump: usize) -> Decision {
-    uncancelled(|| belt(|| decide_hooked(question, jump))).unwrap_or(Decision { answer: 0, jump })
-}
-
-fn decide_hooked(question: &Question<'_>, jump: usize) -> Decision {
+fn decide_hooked(hooked: Hooked, question: &Question<'_>, jump: usize) -> Decision {
     if linker::another_copy_counts() {
         // As any name that is none of ours.
         return Decision { answer: 0, jump };
     }
-    let entry = question.api.entry();
-    let without_us = question.answer_without_us(entry);
-    match without_us {
+    let address = match question.answer_without_us() {
         // The real function answers "undefined symbol", with the error that the program expects.
-        Answer::Nothing => Decision { answer: 0, jump },
+        Answer::Nothing => return Decision { answer: 0, jump },
         // As above, but asking with the caller's arguments would find our export.
         Answer::OnlyUs => {
-            after_us(question.api.name(), question.version);
-            Decision { answer: 0, jump: 0 }
+            after_us(question.name, question.version);
+            return Decision { answer: 0, jump: 0 };
         }
-        Answer::Function(address) => match runtime::owner(address) {
-            Owner::Runtime(runtime) => {
-                forget_error();
-                Decision {
-                    answer: runtime.answer(question.api).unwrap_or(entry),
-                    jump: 0,
-                }
-            }
-            Owner::Nobody => {
-                forget_error();
-                Decision {
-                    answer: entry,
-                    jump: 0,
-                }
-            }
-            Owner::OneTooMany => {
-                say_one_too_many(question.api);
-                Decision { answer: 0, jump }
-            }
-            Owner::Unrelated => Decision { answer: 0, jump },
-        },
-        Answer::Ours => Decision {
-            answer: entry,
-            jump: 0,
-        },
-    }
-}
-
-/// How the linker answers a question when our export is not counted.
-enum Answer {
-    /// With this function, which is not ours.
-    Function(usize),
-    /// With an error.
-    Nothing,
-    /// With an error, but as things are it would answer with our export.
-    OnlyUs,
-    /// The program asked for our export, by a handle of this library.
-    Ours,
-}
-
-impl Question<'_> {
-    fn answer_without_us(&self, entry: usize) -> Answer {
-        let name = self.api.name();
-        let behind_us = || match after_us(name, self.version) {
-            Some(address) => Answer::Function(address),
-            None => Answer::OnlyUs,
-        };
-        if self.handle == libc::RTLD_NEXT {
-            return behind_us();
-        }
-        let answer = find(self.handle, name, self.version);
-        if self.handle == libc::RTLD_DEFAULT {
-            // Our own scope was searched, which is the global one. The caller's may go further.
-            return match answer {
-                0 => self.in_scope_of_caller(Answer::Nothing),
-                found if found != entry => Answer::Function(found),
-                _ => match behind_us() {
-                    Answer::OnlyUs => self.in_scope_of_caller(Answer::OnlyUs),
-                    found => found,
-                },
+        Answer::Ours => {
+            return Decision {
+                answer: question.export,
+                jump: 0,
             };
         }
-        match answer {
-            0 => Answer::Nothing,
-            found if found != entry => Answer::Function(found),
-            // The handle is either the program's (`dlopen(NULL)`), which stands for the global scope, or our own.
-            _ if self.handle == linker::program() => behind_us(),
-            _ => Answer::Ours,
+        Answer::Function(address) => address,
+    };
+    let entry = match hooked {
+        Hooked::Hip(api) => match runtime::owner(address) {
+            Owner::Runtime(runtime) => runtime.answer(api).or(Some(question.export)),
+            Owner::Nobody => Some(question.export),
+            Owner::OneTooMany => {
+                say_one_too_many(api);
+                None
+            }
+            Owner::Unrelated => None,
+        },
+        Hooked::Smi(api) => smi::entry_before(api, address),
+    };
+    match entry {
+        Some(answer) => {
+            forget_error();
+            Decision { answer, jump: 0 }
         }
-    }
-
-    /// What RTLD_DEFAULT finds beyond the global scope.
-    fn in_scope_of_caller(&self, otherwise: Answer) -> Answer {
-        linker::in_scope_of(self.caller, self.api.name(), self.version)
-            .map_or(otherwise, Answer::Function)
+        None => Decision { answer: 0, jump },
     }
 }
 

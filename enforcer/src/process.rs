@@ -85,6 +85,11 @@ pub(crate) fn is_inert() -> bool {
     )
 }
 
+/// How this process stands, if that was found out already.
+pub(crate) fn known_standing() -> Option<&'static Standing> {
+    Some(current()?.standing.get()?.now())
+}
+
 /// The account, if this process has one already.
 #[inline]
 pub(crate) fn account() -> Option<&'static Account> {

@@ -29,6 +29,10 @@ fn it_exports_the_hooks_the_look_up_functions_and_its_version_only() {
         .collect();
     exported.sort_unstable();
     let expected = [
+        "amdsmi_get_gpu_memory_total",
+        "amdsmi_get_gpu_memory_usage",
+        "amdsmi_get_gpu_vram_info",
+        "amdsmi_get_gpu_vram_usage",
         "dlsym",
         "dlvsym",
         "hipArray3DCreate",
@@ -60,6 +64,8 @@ fn it_exports_the_hooks_the_look_up_functions_and_its_version_only() {
         "hipMipmappedArrayDestroy",
         "hipflex_version",
         "rocprofiler_register_library_api_table",
+        "rsmi_dev_memory_total_get",
+        "rsmi_dev_memory_usage_get",
     ];
     assert_eq!(exported, expected);
 }

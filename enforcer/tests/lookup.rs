@@ -183,8 +183,10 @@ fn a_wrapper_is_called_and_its_calls_are_counted_once(build: Build) {
         common::library().to_str().unwrap(),
         wrapper.to_str().unwrap(),
     );
-    for ours_first in [true, false] {
-        for by_handle in [true, false] {
+    let ways = ["linked", "default", "next", "program"];
+    let ways = ways.into_iter().flat_map(|way| [(way, false), (way, true)]);
+    for (way, by_handle) in ways {
+        for ours_first in [true, false] {
             let bench = Bench::new(build);
             let preload = if ours_first {
                 format!("{ours}:{wrapper}")
@@ -193,7 +195,7 @@ fn a_wrapper_is_called_and_its_calls_are_counted_once(build: Build) {
             };
             let mut command = bench.client(
                 "4GiB",
-                "linked",
+                way,
                 &[
                     "malloc:a:5368709120",
                     "malloc:b:1073741824",
@@ -207,7 +209,7 @@ fn a_wrapper_is_called_and_its_calls_are_counted_once(build: Build) {
                 command.env("WRAPPER_BY_HANDLE", "1");
             }
             let (out, err) = run(&mut command);
-            let case = format!("ours first: {ours_first}, by handle: {by_handle}");
+            let case = format!("{way}, ours first: {ours_first}, by handle: {by_handle}");
             let expected = [
                 String::from("malloc a = 2 untouched"),
                 String::from("malloc b = 0"),

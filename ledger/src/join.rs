@@ -18,7 +18,7 @@ use crate::fault::fault_point;
 use crate::file::{self, Access, LedgerFile, Names, View, now};
 use crate::fork_guard::ForkGuard;
 use crate::gpu::GpuSpec;
-use crate::layout::{FOLLOW, Slot, decode_limit, encode_limit, store_bytes};
+use crate::layout::{FOLLOW, Slot, decode_limit, encode_limit, own_limit, store_bytes};
 use crate::liveness::{self, At, Taken};
 use crate::mapping::Mapping;
 use crate::member::{Identity, Joined, Member, MemberGpu, Owner, Parts};
@@ -267,13 +267,7 @@ impl Newcomer<'_> {
                 let load = |word: &AtomicU64| word.load(Ordering::Acquire);
                 (load(&record.limit), load(&record.made_limit))
             });
-            // Who brings what the budget was made with wants what the budget has, also after that
-            // was changed.
-            let own = if mine == ledger || mine == made {
-                FOLLOW
-            } else {
-                mine
-            };
+            let own = own_limit(mine, ledger, made);
             let ledger = decode_limit(ledger);
             found.push(MemberGpu {
                 index,

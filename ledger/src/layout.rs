@@ -290,6 +290,16 @@ pub(crate) fn decode_limit(word: u64) -> Limit {
     }
 }
 
+/// The own limit of a member that brings `mine` to a ledger with limit `ledger`, which was made with `made`:
+/// who brings what the budget was made with wants what the budget has, also after that was changed.
+pub(crate) fn own_limit(mine: u64, ledger: u64, made: u64) -> u64 {
+    if mine == ledger || mine == made {
+        FOLLOW
+    } else {
+        mine
+    }
+}
+
 /// The limit that holds for a member whose own limit is `member`, in a ledger with limit `ledger`.
 pub(crate) fn effective_limit(member: u64, ledger: u64) -> Limit {
     let ledger = decode_limit(ledger);

@@ -75,6 +75,7 @@ mod notice;
 mod observe;
 mod place;
 mod process;
+mod prospect;
 mod reap;
 pub mod size;
 mod slot;
@@ -97,6 +98,7 @@ pub use place::{
     BUDGET_NAME_MAX, BudgetName, BudgetNameError, DEFAULT_BUDGET, DEFAULT_ROOT, Place,
     PlaceVariableError,
 };
+pub use prospect::Prospect;
 pub use view::{
     Alive, CellView, GpuSnapshot, GpuView, HookEngine, LastRefusal, LedgerSnapshot, LivenessMode,
     MemberCell, MemberSnapshot, Reaped,

@@ -35,15 +35,22 @@ impl Mapping {
 
     /// A private copy of a file, which whoever may write to the file cannot take away by cutting it
     /// (touching a mapping behind the end of its file ends the process). What the file does not
-    /// have is 0, that is nobody's.
+    /// have is 0, that is nobody's. What no member has used yet is 0, too, and is not read: most of the
+    /// file, as a rule.
     pub(crate) fn copy(fd: BorrowedFd<'_>, geometry: Geometry) -> io::Result<Self> {
-        let length = geometry.file_size();
         let copy = Self {
-            memory: SharedMap::private(length)?,
+            memory: SharedMap::private(geometry.file_size())?,
             geometry,
             copy: true,
         };
-        copy.read_again(fd, 0, length)?;
+        // The header and the GPUs, which say how much there is behind.
+        copy.read_again(fd, 0, SLOTS_OFFSET)?;
+        let used = copy.used_slots().len();
+        let of = |size: usize| used.saturating_mul(size);
+        copy.read_again(fd, SLOTS_OFFSET, of(size_of::<Slot>()))?;
+        for gpu in 0..copy.gpus().len() {
+            copy.read_again(fd, column_offset(gpu), of(size_of::<Cell>()))?;
+        }
         Ok(copy)
     }
 
@@ -85,10 +92,8 @@ impl Mapping {
         let of = |base: usize, size: usize| slot.saturating_mul(size).saturating_add(base);
         self.read_again(fd, of(SLOTS_OFFSET, size_of::<Slot>()), size_of::<Slot>())?;
         for gpu in 0..self.gpus().len() {
-            let column = gpu
-                .saturating_mul(COLUMN_BYTES)
-                .saturating_add(CELLS_OFFSET);
-            self.read_again(fd, of(column, size_of::<Cell>()), size_of::<Cell>())?;
+            let cell = of(column_offset(gpu), size_of::<Cell>());
+            self.read_again(fd, cell, size_of::<Cell>())?;
         }
         Ok(())
     }
@@ -148,10 +153,7 @@ impl Mapping {
         if gpu >= self.geometry.gpu_capacity() {
             return &[];
         }
-        let offset = gpu
-            .saturating_mul(COLUMN_BYTES)
-            .saturating_add(CELLS_OFFSET);
-        self.records(offset, MAX_MEMBERS)
+        self.records(column_offset(gpu), MAX_MEMBERS)
     }
 
     /// One member's cells on all GPUs there is room for.
@@ -178,6 +180,12 @@ impl Mapping {
             _ => LivenessMode::Witness,
         }
     }
+}
+
+/// Where the cells of a GPU begin.
+fn column_offset(gpu: usize) -> usize {
+    gpu.saturating_mul(COLUMN_BYTES)
+        .saturating_add(CELLS_OFFSET)
 }
 
 /// A type that any bits in shared memory are a value of, and that only atomic accesses reach.

@@ -10,13 +10,14 @@ use crate::directory_lock::{DEADLINE, DirectoryLock};
 use crate::error::{ChangeError, JoinError, OpenError, PlaceError, SystemError};
 use crate::fault::fault_point;
 use crate::file::{self, Access, LedgerFile, Names, View};
-use crate::gpu::GpuKey;
+use crate::gpu::{GpuKey, GpuSpec};
 use crate::layout::{encode_host_pid, encode_limit};
 use crate::limit::Limit;
 use crate::liveness::At;
 use crate::mapping::Mapping;
 use crate::place::{BudgetName, Place, SHARED_DIRECTORY};
 use crate::process::effective_uid;
+use crate::prospect::{self, Prospect};
 use crate::reap::{Right, Scan, Target, is_alive, reap};
 use crate::slot::{Claim, State};
 use crate::snapshot::{self, Witnesses};
@@ -195,6 +196,13 @@ impl Ledger {
             // Without memory for a fresh copy there is the one that was made at the beginning.
             Err(_) => snapshot::take(&self.ledger.map, &self.path, &witnesses),
         }
+    }
+
+    /// What a process that is no member, and brings this limit, would find of one GPU when the ledger was
+    /// opened. For members of the same ledger, too: nothing is touched by which members are told.
+    #[must_use]
+    pub fn prospect(&self, gpu: &GpuSpec) -> Prospect {
+        prospect::of(&self.ledger.map, self.ledger.fd.as_fd(), gpu)
     }
 
     /// Clears the slots of dead members, each exactly once whoever reaps at the same time. Nobody is

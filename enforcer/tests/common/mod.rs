@@ -148,9 +148,14 @@ fn compile_anew(name: &str, sources: &[&str], arguments: &[&str]) -> PathBuf {
 
 /// A shared library made of one source, with these among its libraries.
 pub fn shared_library(source: &str, libraries: &[&Path]) -> PathBuf {
+    shared_library_with(source, &[], libraries)
+}
+
+/// The same with further arguments of the compiler.
+pub fn shared_library_with(source: &str, arguments: &[&str], libraries: &[&Path]) -> PathBuf {
     let name = format!("lib{}.so", source.trim_end_matches(".c"));
     let soname = format!("-Wl,-soname,{name}");
-    let arguments = ["-shared", "-fPIC", &soname];
+    let arguments = [&["-shared", "-fPIC", &soname], arguments].concat();
     compile(&name, &[source], &with_libraries(&arguments, libraries)).join(name)
 }
 

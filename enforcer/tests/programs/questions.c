@@ -29,6 +29,7 @@ int main(void)
     /* Not one of these is a hooked name that a runtime has. */
     static const char *const names[] = {
         "puts", "dlsym", "no_such_function", "hip", "hipNoSuchFunction", "hipGetDevice", "hipSetDevice", "hipMallo", "hipMallocX", "",
+        "rsmi_dev_memory_tota", "rsmi_dev_memory_total_getX", "amdsmi_init", "r", "a",
     };
     void *runtime = dlopen(getenv("HIP_RUNTIME"), RTLD_NOW | RTLD_LOCAL);
     void *libc = dlopen("libc.so.6", RTLD_NOW);
@@ -52,6 +53,15 @@ int main(void)
         show("libc GLIBC_2.2.5", name, dlvsym(libc, name, "GLIBC_2.2.5"));
     }
     /* Hooked names where they cannot be found. */
+    static const char *const smi[] = { "rsmi_dev_memory_total_get", "amdsmi_get_gpu_vram_info" };
+    for (unsigned i = 0; i < 2; i++) {
+        show("runtime", smi[i], dlsym(runtime, smi[i]));
+        show("libc", smi[i], dlsym(libc, smi[i]));
+        /* The text of the error names another object. */
+        printf("%d %d %d %d", dlsym(RTLD_DEFAULT, smi[i]) == NULL, dlsym(RTLD_NEXT, smi[i]) == NULL,
+               dlsym(program, smi[i]) == NULL, dlvsym(RTLD_DEFAULT, smi[i], "AMDSMI_1") == NULL);
+        printf(" %d\n", dlerror() != NULL);
+    }
     show("libc", "hipMalloc", dlsym(libc, "hipMalloc"));
     show("runtime hip_9.9", "hipMalloc", dlvsym(runtime, "hipMalloc", "hip_9.9"));
     show("runtime hip_4.2", "hipGetDevicePropertiesR0600",

@@ -2,8 +2,8 @@
 //!
 //! What the suites in `tests/` and `cargo xtask` share: where things lie ([`paths`]), which
 //! runtimes there are ([`runtime`]), how the test programs are built for one ([`program`]), a node
-//! to run them in ([`mod@bench`]), how to talk to them ([`shell`]) and to two side by side ([`pair`]), and what the ledger says of
-//! them ([`status`]).
+//! to run them in ([`mod@bench`]), how to talk to them ([`shell`]) and to two side by side ([`pair`]), what the ledger says of
+//! them ([`status`]), and AMD's own tools ([`tool`]).
 
 pub mod bench;
 pub mod driver;
@@ -17,3 +17,4 @@ pub mod program;
 pub mod runtime;
 pub mod shell;
 pub mod status;
+pub mod tool;

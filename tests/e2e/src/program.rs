@@ -122,6 +122,51 @@ pub fn build(name: &str, runtime: &Runtime, access: Access) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// Builds `tests/programs/NAME.c` into `folder`, linked with this library of the runtime's suite, and not with
+/// HIP.
+///
+/// # Errors
+/// No C compiler, or the compiler's own message.
+pub fn build_with(
+    name: &str,
+    runtime: &Runtime,
+    library: &Path,
+    definitions: &[&str],
+    folder: &Path,
+) -> Result<PathBuf> {
+    let source = paths::workspace().join(format!("tests/programs/{name}.c"));
+    let program = folder.join(name);
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .args(definitions)
+        .arg("-o")
+        .args([&program, &source])
+        .arg("-Wl,--allow-shlib-undefined,--disable-new-dtags")
+        .arg(format!("-Wl,-rpath,{}", runtime.library_path()));
+    for dir in &runtime.library_dirs {
+        compiler.arg(format!("-L{}", dir.display()));
+    }
+    compiler.arg(library);
+    if let Some(dir) = library.parent() {
+        compiler.arg(format!("-Wl,-rpath,{}", dir.display()));
+    }
+    if let Some(loader) = &runtime.loader {
+        compiler.arg(format!("-Wl,--dynamic-linker={}", loader.display()));
+    }
+    let output = compiler
+        .output()
+        .context("cannot run cc: a C compiler is needed (gcc)")?;
+    if !output.status.success() {
+        bail!(
+            "cc failed on {}:\n{}",
+            source.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(program)
+}
+
 /// ROCm 6 and 7 open libamd_comgr by name at run time, and libraries with a search path of their
 /// own do not look into the program's. So the program itself asks for all that will be opened.
 fn opened_later(runtime: &Runtime, loader: &Path) -> Result<Vec<String>> {

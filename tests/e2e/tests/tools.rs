@@ -1,14 +1,10 @@
 //! AMD's own tools on the emulated node: what they show is what was allocated.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use anyhow::{Context, Result, ensure};
 use hipflex_e2e::bench::Bench;
 use hipflex_e2e::on_each_runtime;
 use hipflex_e2e::program::Access;
+use hipflex_e2e::tool::{foreign, output, python};
 use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
@@ -102,83 +98,4 @@ fn text(value: &Value) -> Result<&str> {
     value
         .as_str()
         .with_context(|| format!("not a text: {value}"))
-}
-
-/// A program of the runtime's own suite, with its own loader and libraries.
-fn foreign(bench: &Bench, program: PathBuf) -> Result<Command> {
-    let loader = bench
-        .runtime
-        .loader
-        .as_ref()
-        .context("a fetched runtime has its own loader")?;
-    let mut command = bench.command(loader);
-    command
-        .args(["--library-path", &bench.runtime.library_path()])
-        .arg(program);
-    Ok(command)
-}
-
-/// A script that starts the interpreter with its loader. Python starts itself again for helpers
-/// of its own, and would start the loader alone.
-fn wrapper(bench: &Bench, interpreter: &Path, folder: &Path) -> Result<PathBuf> {
-    let loader = bench
-        .runtime
-        .loader
-        .as_ref()
-        .context("a fetched runtime has its own loader")?;
-    let script = folder.join("python3");
-    let text = format!(
-        "#!/bin/sh\nexec '{}' --argv0 \"$0\" --library-path '{}' '{}' \"$@\"\n",
-        loader.display(),
-        bench.runtime.library_path(),
-        interpreter.display()
-    );
-    std::fs::write(&script, text)?;
-    std::fs::set_permissions(&script, Permissions::from_mode(0o755))?;
-    Ok(script)
-}
-
-/// A Python program of the runtime's own suite.
-fn python(bench: &Bench, script: &Path, folder: &Path) -> Result<Command> {
-    let root = &bench.runtime.root;
-    let mut interpreters: Vec<PathBuf> = std::fs::read_dir(root.join("usr/bin"))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            let name = path
-                .file_name()
-                .and_then(|n| n.to_str())
-                .unwrap_or_default();
-            name.strip_prefix("python3.")
-                .is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
-        })
-        .collect();
-    interpreters.sort();
-    let interpreter = interpreters
-        .pop()
-        .context("the suite's tools need its Python")?;
-    let modules = [
-        "usr/share/amd_smi",
-        "usr/lib/python3/dist-packages",
-        "usr/libexec/amdsmi_cli",
-    ];
-    let modules = std::env::join_paths(modules.iter().map(|m| root.join(m)))?;
-    let mut command = bench.command(wrapper(bench, &interpreter, folder)?);
-    command
-        .arg(script)
-        .env("PYTHONHOME", root.join("usr"))
-        .env("PYTHONPATH", modules)
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    Ok(command)
-}
-
-fn output(mut command: Command) -> Result<Vec<u8>> {
-    let output = command.output()?;
-    ensure!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(output.stdout)
 }
