@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use hipflex_e2e::paths;
+use hipflex_e2e::{paths, probe};
 
 use crate::cargo::{build_release, cargo, run};
 use crate::{check, machine, rocm};
@@ -72,10 +72,15 @@ fn plan(llama: bool) -> Result<Plan> {
         plan.without_node(&missing);
     }
     plan.for_real_gpu(machine::has_real_gpu());
+    plan.without("probes on hooked functions", probe::missing().map(needs));
     plan.without("advisories", check::missing_for_advisories());
     let prove = "built apart, `cargo xtask prove` runs them (minutes)".to_string();
     plan.without("models of the account, kills at every step", Some(prove));
     Ok(plan)
+}
+
+fn needs(missing: String) -> String {
+    format!("needs {missing}")
 }
 
 fn has_runner() -> Result<bool> {
