@@ -1,7 +1,8 @@
 //! `cargo xtask bench`: what hipflex costs, in one run, beside what cannot be done for less.
 //!
 //! * An allocation and its free, and `hipMemGetInfo`, through the library and without it, on runtimes without a GPU
-//!   ([`calls`]). The *floor* is two plain atomic operations on shared memory.
+//!   ([`calls`]). The *floor* is the calls without it and two
+//!   plain atomic operations on shared memory.
 //! * A process that never touches HIP: how much longer it takes ([`start`]), and what it does ([`trace`]).
 //! * The size of the library.
 //!
@@ -53,9 +54,10 @@ const LIBRARY_BYTES: f64 = 1.5e6;
 /// What the words in the table mean.
 const LEGEND: &str = "
 ours    through libhipflex.so, under a limit; bare: the same program without it
-floor   two atomic operations on one word of shared memory (with 2 threads: both on the same)
-thin    a runtime whose calls do next to nothing: the target is for all that a pair takes, ours / floor
-6, 5    the stand-in, in the shape of ROCm 6 and 5: its own calls take many floors, so the target is for what is added
+floor   the same calls without it, and two atomic operations on one word of shared memory (with 2 threads: both on the
+        same): what no account that several processes share can do without
+6, 5    the stand-in, in the shape of ROCm 6 and 5
+thin    a runtime whose calls do next to nothing: what is left is what the library costs
 /bin/true never touches HIP; \"more\" is than without the library
 ";
 

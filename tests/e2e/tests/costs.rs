@@ -36,8 +36,8 @@ fn the_benchmark_measures_everything_that_has_a_target() -> Result<()> {
             }
             let what = format!("alloc + free, {runtime}, {threads}:");
             let (whole, _) = row(&table, &format!("{what} ours / floor"))?;
-            let (added, _) = row(&table, &format!("{what} (ours - bare) / floor"))?;
-            ensure!(whole > 0.0 && added < whole, "{table}");
+            let (added, _) = row(&table, &format!("{what} added"))?;
+            ensure!(whole > 0.0, "{table}");
             // One thread has nobody to wait for.
             ensure!(threads != "1 thread" || added > 0.0, "{table}");
         }

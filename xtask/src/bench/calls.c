@@ -5,8 +5,9 @@
 //
 //   pair   a hipMalloc and a hipFree
 //   info   a hipMemGetInfo
-//   floor  two plain atomic operations on one word of shared memory: what an account that several processes share
-//          cannot do without
+//   floor  the same pair, and a plain atomic operation on one word of shared memory with each: what no account that
+//          several processes share can do without
+//   atomics  these two operations alone
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -51,6 +52,16 @@ static void info(long count) {
   for (long i = 0; i < count; i++) {
     size_t free, total;
     if (hipMemGetInfo(&free, &total)) fail("hipMemGetInfo");
+  }
+}
+
+static void counted(long count) {
+  for (long i = 0; i < count; i++) {
+    void *block;
+    if (atomic_fetch_add(word, Size) > UINT64_MAX / 2) fail("the floor");
+    if (hipMalloc(&block, Size)) fail("hipMalloc");
+    if (hipFree(block)) fail("hipFree");
+    if (atomic_fetch_sub(word, Size) < Size) fail("the floor");
   }
 }
 
@@ -104,7 +115,7 @@ int main(void) {
     struct job job[MaxThreads];
     waiting = threads;
     for (int i = 0; i < threads; i++) {
-      job[i].work = !strcmp(what, "pair") ? pair : !strcmp(what, "info") ? info : atomics;
+      job[i].work = !strcmp(what, "pair") ? pair : !strcmp(what, "info") ? info : !strcmp(what, "floor") ? counted : atomics;
       job[i].count = count;
       job[i].cpu = processor(&allowed, i);
       if (pthread_create(&thread[i], NULL, run, &job[i])) fail("pthread_create");

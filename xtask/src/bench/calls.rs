@@ -90,7 +90,10 @@ impl Drop for Process {
 
 /// What one round gave, in ns.
 struct Round {
+    /// The calls without us, and two atomic operations.
     floor: f64,
+    /// These two alone.
+    atomics: f64,
     bare: f64,
     ours: f64,
 }
@@ -101,20 +104,28 @@ struct Pair {
 }
 
 impl Pair {
-    /// `against` is measured beside it, in the process which makes the calls through us.
     fn rounds(&mut self, what: &str, threads: u32, rounds: usize) -> Result<Vec<Round>> {
         let counts = [
-            self.ours.count("floor", threads)?,
+            self.bare.count("floor", threads)?,
+            self.bare.count("atomics", threads)?,
             self.bare.count(what, threads)?,
             self.ours.count(what, threads)?,
         ];
         let mut found = Vec::new();
         for _ in 0..rounds {
-            let floor = self.ours.measure("floor", threads, counts[0])?;
-            let bare = self.bare.measure(what, threads, counts[1])?;
-            let ours = self.ours.measure(what, threads, counts[2])?;
-            if let (Some(floor), Some(bare), Some(ours)) = (floor, bare, ours) {
-                found.push(Round { floor, bare, ours });
+            let floor = self.bare.measure("floor", threads, counts[0])?;
+            let atomics = self.bare.measure("atomics", threads, counts[1])?;
+            let bare = self.bare.measure(what, threads, counts[2])?;
+            let ours = self.ours.measure(what, threads, counts[3])?;
+            if let (Some(floor), Some(atomics), Some(bare), Some(ours)) =
+                (floor, atomics, bare, ours)
+            {
+                found.push(Round {
+                    floor,
+                    atomics,
+                    bare,
+                    ours,
+                });
             }
         }
         Ok(found)
@@ -140,7 +151,7 @@ pub(super) fn measure(program: &Program<'_>, rounds: usize, table: &mut Table) -
             continue;
         }
         let found = pair.rounds("pair", threads, rounds)?;
-        allocations(&what, program.runtime, threads, rounds, &found, table);
+        allocations(&what, program.runtime, rounds, &found, table);
     }
     let found = pair.rounds("info", 1, rounds)?;
     let what = format!("hipMemGetInfo, {}: added", program.runtime.name());
@@ -153,42 +164,34 @@ pub(super) fn measure(program: &Program<'_>, rounds: usize, table: &mut Table) -
     Ok(())
 }
 
-/// Two rows: all that a pair of calls takes, and what it takes more than without us.
+/// Two rows: a pair of calls in floors, and what it takes more than without us in pairs of atomic operations.
 ///
-/// The stricter is judged where it can be met: on the runtime which costs next to nothing by itself. The stand-in's own calls
-/// are many floors, so there only what is added is judged; and with two threads nothing is, as they wait for the stand-in's
-/// lock, with us and without.
-fn allocations(
-    what: &str,
-    runtime: Runtime,
-    threads: u32,
-    rounds: usize,
-    found: &[Round],
-    table: &mut Table,
-) {
+/// The first is judged on the stand-in, whose calls do some work, as a runtime's do. The runtime whose calls do next to
+/// nothing shows what is ours alone.
+fn allocations(what: &str, runtime: Runtime, rounds: usize, found: &[Round], table: &mut Table) {
     let median = |of: fn(&Round) -> f64| summary(found.iter().map(of));
-    let (Some(floor), Some(bare), Some(ours), Some(whole), Some(added)) = (
+    let (Some(floor), Some(atomics), Some(bare), Some(ours), Some(whole), Some(added)) = (
         median(|round| round.floor),
+        median(|round| round.atomics),
         median(|round| round.bare),
         median(|round| round.ours),
         median(|round| round.ours / round.floor),
-        median(|round| (round.ours - round.bare) / round.floor),
+        median(|round| (round.ours - round.bare) / round.atomics),
     ) else {
         table.skip(format!("{what}: the threads never ran side by side"));
         return;
     };
     let (floor, bare, ours) = (floor.median, bare.median, ours.median);
-    let mut note = format!("ours {ours:.1} ns, bare {bare:.1} ns, floor {floor:.2} ns");
+    let mut note = format!("ours {ours:.1} ns, bare {bare:.1} ns, floor {floor:.1} ns");
     if found.len() < rounds {
         note += &format!("; {} of {rounds} rounds side by side", found.len());
     }
     let mut whole = Row::of(format!("{what}: ours / floor"), whole, "floors").note(note);
-    let mut added = Row::of(format!("{what}: (ours - bare) / floor"), added, "floors");
-    match (runtime, threads) {
-        (Runtime::Thin, _) => whole = whole.at_most(PAIR),
-        (Runtime::StandIn(_), 1) => added = added.at_most(PAIR),
-        (Runtime::StandIn(_), _) => added = added.note("the stand-in's own lock is in both"),
+    if let Runtime::StandIn(_) = runtime {
+        whole = whole.at_most(PAIR);
     }
+    let note = format!("{:.2} ns a pair of atomics", atomics.median);
+    let added = Row::of(format!("{what}: added"), added, "pairs of atomics").note(note);
     table.push(whole);
     table.push(added);
 }
