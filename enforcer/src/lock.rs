@@ -22,12 +22,12 @@ pub(crate) struct Locked<'a, T>(&'a Lock<T>);
 impl<T> Lock<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self {
-            mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+            mutex: UnsafeCell::new(libc::PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP),
             value: UnsafeCell::new(value),
         }
     }
 
-    /// Waits for the lock. Must not be called by a thread that has it. No cancellation point.
+    /// Waits for the lock: for a moment without sleeping, since it is held for some dozens of nanoseconds. Must not be called by a thread that has it. No cancellation point.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_, T> {
         // SAFETY: a mutex that was initialised statically. It cannot be moved while it is borrowed, and
