@@ -8,6 +8,7 @@ use hipflex_ledger::{
 };
 
 use crate::clock::Due;
+use crate::compute_units;
 use crate::devices::{Devices, Gpu};
 use crate::entries::{Api, belt, count_accident};
 use crate::helpers;
@@ -105,6 +106,9 @@ impl Account {
             joined
                 .member
                 .set_engine(api as usize, HookEngine::ExportOnly);
+        }
+        if let Some(mask) = compute_units::shown() {
+            joined.member.set_compute_units(mask.words());
         }
         tracing::info!("joined the budget '{}'", budget.name.as_str());
         Ok(Self {

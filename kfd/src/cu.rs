@@ -12,6 +12,7 @@
 mod architecture;
 mod error;
 mod machine;
+mod marker;
 mod mask;
 mod plain;
 mod range;
@@ -24,6 +25,7 @@ use crate::bdf::Bdf;
 pub use architecture::Shape;
 pub use error::CuError;
 pub use machine::{CuGpu, MAX_GPUS, Machine};
+pub use marker::{MARKER, Own, write_marker};
 pub use mask::{CuMask, MAX_CUS};
 pub use range::{CuRange, RangeError};
 pub use text::Text;
@@ -39,6 +41,28 @@ pub struct Given {
     pub rounded: bool,
     /// Whether the user's own mask left something out.
     pub reduced: bool,
+}
+
+impl Given {
+    /// What a user is told who does not get what he asked for, and could not know that.
+    pub fn told(&self, gpu: &CuGpu) -> Option<String> {
+        let (bdf, mask, count) = (gpu.bdf, &self.mask, gpu.cu_count);
+        let last = count.saturating_sub(1);
+        let why = match (self.asked_end, self.rounded) {
+            (None, false) => return None,
+            (Some(end), false) => {
+                format!("there is no compute unit {end}, the last of {count} is {last}")
+            }
+            (None, true) => String::from("two neighbours (a WGP) are used together or not at all"),
+            (Some(end), true) => format!(
+                "there is no compute unit {end}, the last of {count} is {last}, and two neighbours (a WGP) are used \
+                 together or not at all"
+            ),
+        };
+        Some(format!(
+            "GPU {bdf} gives compute units {mask} to this process: {why}"
+        ))
+    }
 }
 
 /// The variables on which the masks depend, as they stand in the environment.
@@ -119,6 +143,16 @@ pub fn write_set(text: &mut Text<'_>, number: u32, mask: &CuMask) {
     text.number(number);
     text.byte(b':');
     mask.write(text);
+}
+
+/// Whether `HSA_CU_MASK` with this value gives each of these GPUs, which are all that ROCr shows and in its order, what it is given.
+pub fn are_in_force(variable: &[u8], gpus: &[(CuGpu, Given)]) -> bool {
+    let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+    let most_cus = gpus.iter().map(|(gpu, _)| gpu.cu_count).max().unwrap_or(0);
+    (0..).zip(gpus).all(|(number, (_, given))| {
+        let found = variable::mask_of(variable, number, count, most_cus);
+        found.is_some_and(|found| found == given.mask)
+    })
 }
 
 /// Whether a HIP device of this address is this GPU, as far as addresses tell: partitions of a board share one.
