@@ -17,7 +17,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use hipflex_kfd::Bdf;
-use hipflex_kfd::cu::{self, CuError, CuGpu, CuMask, Given, MARKER, Machine, Own, Text, Variables};
+use hipflex_kfd::cu::{
+    self, CuError, CuGpu, CuMask, CuRange, Given, MARKER, Machine, Own, Text, Variables,
+};
 
 use crate::environment;
 use crate::helpers;
@@ -108,6 +110,8 @@ fn keep(range: &[u8]) -> Result<Vec<(CuGpu, Given)>, Trouble> {
             Trouble::Configuration(why)
         }
     };
+    // What no machine would understand is told as such, also where there is none.
+    CuRange::parse(range).map_err(|error| trouble(CuError::Range(error)))?;
     machine.read(b"").map_err(trouble)?;
     let visible = variables::now("ROCR_VISIBLE_DEVICES");
     let (mask, user) = masks();

@@ -1,13 +1,16 @@
 //! `FH_CU_RANGE` on the cards of the three architectures: what their queues get, and what programs are told.
 
+use std::process::Command;
 use std::slice::from_ref;
 
 use anyhow::{Context, Result, ensure};
 use hipflex_e2e::bench::{Bench, library};
 use hipflex_e2e::on_each_runtime;
+use hipflex_e2e::paths;
 use hipflex_e2e::program::{self, Access};
 use hipflex_e2e::shell::Shell;
 use hipflex_e2e::status;
+use kfd_emulator::Node;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -662,4 +665,68 @@ fn without_a_range_nothing_is_set(version: &str) -> Result<()> {
         assert_eq!(counts(&bench, &mut shell, 0)?[0], 104);
     }
     Ok(())
+}
+
+/// A library that stands before libc and has not set itself up when the constructor runs: a call of any function would jump
+/// to address 0. (In a debug build the compiler calls `memcpy` where it likes.)
+#[test]
+fn the_constructor_calls_nothing_that_others_interpose() -> Result<()> {
+    let directory = paths::programs();
+    std::fs::create_dir_all(&directory)?;
+    let interposer = directory.join("interposer.so");
+    let mut names = String::from("-DNAMES=");
+    let imports = imports()?;
+    for expected in ["memcpy", "strlen", "malloc", "open64", "getenv"] {
+        ensure!(imports.iter().any(|name| name == expected), "{imports:?}");
+    }
+    for name in imports {
+        names.push_str(&format!("X({name}) "));
+    }
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", &names, "-o"])
+        .arg(&interposer)
+        .arg(paths::workspace().join("enforcer/tests/programs/interposer.c"))
+        .status()?;
+    ensure!(compiled.success(), "cc: {compiled}");
+    let node = Node::builder()
+        .binary(paths::release().join("kfd-emulator"))
+        .gpus(2)
+        .start()?;
+    for (range, expected) in [
+        ("0-37,64-75", "HSA_CU_MASK=0:0-37,64-75;1:30-37,64-75"),
+        ("0000:03:00.0=0-3,*=all", "HSA_CU_MASK=0:0-3;1:30-103"),
+        ("banana", "HSA_CU_MASK=1:30-103"),
+    ] {
+        let preloads = format!("{} {}", interposer.display(), library().display());
+        let output = node
+            .command("/usr/bin/env")
+            .env("LD_PRELOAD", preloads)
+            .env("FH_CU_RANGE", range)
+            .env("HSA_CU_MASK", "1:30-103")
+            .env("ROCR_VISIBLE_DEVICES", "0,GPU-1a2b3c4d5e6f7001")
+            .output()?;
+        let variables = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{range}: {}", output.status);
+        ensure!(
+            variables.lines().any(|line| line == expected),
+            "{range}: {variables}"
+        );
+    }
+    Ok(())
+}
+
+/// The functions that the library imports, but for those that only the compiler's start-up files look for.
+fn imports() -> Result<Vec<String>> {
+    let output = Command::new("readelf")
+        .args(["--dyn-syms", "--wide"])
+        .arg(library())
+        .output()?;
+    let table = String::from_utf8(output.stdout)?;
+    let columns = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let names = columns
+        .filter(|columns| columns.get(6) == Some(&"UND") && columns.get(3) == Some(&"FUNC"))
+        .filter_map(|columns| columns.get(7)?.split('@').next().map(String::from));
+    Ok(names.filter(|name| name != "__cxa_finalize").collect())
 }
