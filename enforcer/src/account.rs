@@ -16,6 +16,7 @@ use crate::live::{Block, Class, LiveBlocks, Sort};
 use crate::overhead::Overhead;
 use crate::process::Trouble;
 use crate::refusal::{self, Pace};
+use crate::runtime;
 use crate::settings::{Budget, FailMode};
 use crate::signals::uncancelled;
 use crate::stderr::say;
@@ -102,16 +103,11 @@ impl Account {
         for notice in &joined.notices {
             say!("{notice}");
         }
-        for api in Api::ALL {
-            joined
-                .member
-                .set_engine(api as usize, HookEngine::ExportOnly);
-        }
         if let Some(mask) = compute_units::shown() {
             joined.member.set_compute_units(mask.words());
         }
         tracing::info!("joined the budget '{}'", budget.name.as_str());
-        Ok(Self {
+        let account = Self {
             member: joined.member,
             live: LiveBlocks::new(devices.gpus().len()),
             overhead: Overhead::new(devices.gpus().iter().map(|gpu| gpu.gpu_id)),
@@ -119,7 +115,17 @@ impl Account {
             devices,
             budget: budget.name.as_str().to_owned(),
             reap_due: Due::at_once(),
-        })
+        };
+        account.show_engines();
+        Ok(account)
+    }
+
+    /// Shows in the ledger how each function is hooked, in the runtime that came first.
+    pub(crate) fn show_engines(&self) {
+        for api in Api::ALL {
+            let engine = runtime::first().map_or(HookEngine::ExportOnly, |first| first.engine(api));
+            self.member.set_engine(api as usize, engine);
+        }
     }
 
     /// Reserves `bytes` on a device (or what the runtime said instead of one).

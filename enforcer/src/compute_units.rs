@@ -24,13 +24,14 @@ use hipflex_kfd::cu::{
 use crate::environment;
 use crate::helpers;
 use crate::process::Trouble;
+use crate::runtime::{self, MOST_RUNTIMES};
 use crate::settings::{self, FailMode};
 use crate::signals::uncancelled;
 use crate::stderr::say;
 use variables::{MASK, SKIP_INIT};
 
 /// HIP device numbers whose GPU is remembered; higher ones are looked up every time.
-const REMEMBERED: usize = 256;
+const REMEMBERED: usize = 128;
 /// In a remembered number's place: not asked yet.
 const UNKNOWN: u16 = 0;
 /// In a remembered number's place: none of the GPUs.
@@ -39,8 +40,9 @@ const NOWHERE: u16 = u16::MAX;
 /// What each GPU is given.
 struct Limits {
     gpus: Vec<(CuGpu, Given)>,
-    /// For HIP's numbers: index into `gpus` plus 1, or one of the constants above.
-    by_number: [AtomicU16; REMEMBERED],
+    /// For HIP's numbers: index into `gpus` plus 1, or one of the constants above. For each runtime: two copies may
+    /// number devices differently.
+    by_number: [[AtomicU16; REMEMBERED]; MOST_RUNTIMES],
 }
 
 /// Null while there is no limit. Never freed: other threads may look at it. A forked child goes on with it, as the
@@ -84,7 +86,8 @@ pub(crate) fn limit(range: Result<OsString, String>) -> Result<(), Trouble> {
             tell(&gpus);
             let limits = Box::new(Limits {
                 gpus,
-                by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
+                by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] };
+                    MOST_RUNTIMES],
             });
             LIMITS.store(Box::into_raw(limits), Ordering::Release);
             Ok(())
@@ -217,9 +220,10 @@ fn tell(gpus: &[(CuGpu, Given)]) {
 
 impl Limits {
     fn of_device(&self, device: c_int) -> Option<&(CuGpu, Given)> {
+        let runtime = runtime::of_this_call().map_or(0, |runtime| runtime.number());
         let place = usize::try_from(device)
             .ok()
-            .and_then(|number| self.by_number.get(number));
+            .and_then(|number| self.by_number.get(runtime)?.get(number));
         let index = match place.map_or(UNKNOWN, |place| place.load(Ordering::Relaxed)) {
             NOWHERE => return None,
             UNKNOWN => self.find(device, place)?,
@@ -287,7 +291,7 @@ mod tests {
         .unwrap();
         Limits {
             gpus,
-            by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
+            by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] }; MOST_RUNTIMES],
         }
     }
 

@@ -17,13 +17,14 @@ use hipflex_kfd::cu::MARKER;
 use crate::compute_units::before_main;
 
 /// All variables of this library.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "FH_BUDGET",
     "FH_CU_RANGE",
     "FH_ENABLE_HOOKS",
     "FH_ENABLE_LOG",
     "FH_FAIL_MODE",
     "FH_HIP_LIB_PATH",
+    "FH_HOOK_ENGINE",
     "FH_LOG_LEVEL",
     "FH_LOG_PATH",
     "FH_MEMORY_LIMIT",
@@ -250,6 +251,16 @@ pub(crate) fn var(name: &str) -> Option<OsString> {
     kept.or_else(|| env::var_os(name))
 }
 
+/// Whether the program was started with a limit. Allocates nothing, and calls nothing.
+pub(crate) fn has_limit() -> bool {
+    kept_at_start().is_some_and(has_limit_in)
+}
+
+fn has_limit_in(kept: &Kept<{ NAMES.len() }>) -> bool {
+    let is_set = |name| kept.found(&NAMES, name) != Found::Unset;
+    is_set("FH_MEMORY_LIMIT") || is_set("FH_CU_RANGE")
+}
+
 /// As [`var`], for a variable on which the account depends: the error says that its value could not be kept,
 /// so that what it is now need not be what the user set.
 pub(crate) fn kept_var(name: &str) -> Result<Option<OsString>, String> {
@@ -277,6 +288,13 @@ mod tests {
         // SAFETY: an array of C strings with null at its end, all alive.
         unsafe { kept.take(&NAMES, entries.as_ptr()) };
         kept
+    }
+
+    #[test]
+    fn a_limit_is_either_of_both() {
+        let limited = |variable: &str| has_limit_in(&kept(&["FH_BUDGET=one", variable]));
+        assert!(limited("FH_MEMORY_LIMIT=") && limited("FH_CU_RANGE=0-3"));
+        assert!(!limited("FH_MEMORY_LIMITS=1") && !limited("FH_CU=1"));
     }
 
     #[test]

@@ -42,6 +42,7 @@ compile_error!("libhipflex.so is for x86-64 Linux, as the HIP runtimes are");
 
 mod account;
 mod allocation;
+mod below;
 mod clock;
 mod compute_units;
 mod devices;
@@ -66,6 +67,7 @@ mod overhead;
 mod process;
 mod queries;
 mod refusal;
+mod registration;
 mod request;
 mod runtime;
 mod settings;

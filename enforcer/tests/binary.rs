@@ -60,6 +60,7 @@ fn it_exports_the_hooks_the_look_up_functions_and_its_version_only() {
         "hipMipmappedArrayCreate",
         "hipMipmappedArrayDestroy",
         "hipflex_version",
+        "rocprofiler_register_library_api_table",
     ];
     assert_eq!(exported, expected);
 }

@@ -667,13 +667,13 @@ fn without_a_range_nothing_is_set(version: &str) -> Result<()> {
     Ok(())
 }
 
-/// A library that stands before libc and has not set itself up when the constructor runs: a call of any function would jump
-/// to address 0. (In a debug build the compiler calls `memcpy` where it likes.)
+/// A library stands before libc that has not set itself up when the constructor runs: a call of any function is the end.
+/// (In a debug build the compiler calls `memcpy` where it likes.)
 #[test]
 fn the_constructor_calls_nothing_that_others_interpose() -> Result<()> {
     let directory = paths::programs();
     std::fs::create_dir_all(&directory)?;
-    let interposer = directory.join("interposer.so");
+    let traps = directory.join("traps.so");
     let mut names = String::from("-DNAMES=");
     let imports = imports()?;
     for expected in ["memcpy", "strlen", "malloc", "open64", "getenv"] {
@@ -684,8 +684,8 @@ fn the_constructor_calls_nothing_that_others_interpose() -> Result<()> {
     }
     let compiled = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", &names, "-o"])
-        .arg(&interposer)
-        .arg(paths::workspace().join("enforcer/tests/programs/interposer.c"))
+        .arg(&traps)
+        .arg(paths::workspace().join("tests/programs/traps.c"))
         .status()?;
     ensure!(compiled.success(), "cc: {compiled}");
     let node = Node::builder()
@@ -697,7 +697,7 @@ fn the_constructor_calls_nothing_that_others_interpose() -> Result<()> {
         ("0000:03:00.0=0-3,*=all", "HSA_CU_MASK=0:0-3;1:30-103"),
         ("banana", "HSA_CU_MASK=1:30-103"),
     ] {
-        let preloads = format!("{} {}", interposer.display(), library().display());
+        let preloads = format!("{} {}", traps.display(), library().display());
         let output = node
             .command("/usr/bin/env")
             .env("LD_PRELOAD", preloads)
