@@ -40,6 +40,8 @@ const NOWHERE: u16 = u16::MAX;
 /// What each GPU is given.
 struct Limits {
     gpus: Vec<(CuGpu, Given)>,
+    /// How many compute units that is, on each of them.
+    used: Vec<u32>,
     /// For HIP's numbers: index into `gpus` plus 1, or one of the constants above. For each runtime: two copies may
     /// number devices differently.
     by_number: [[AtomicU16; REMEMBERED]; MOST_RUNTIMES],
@@ -64,7 +66,7 @@ fn limits() -> Option<&'static Limits> {
 pub(crate) fn share(device: c_int, native: u64) -> u64 {
     let found = limits().and_then(|limits| limits.of_device(device));
     match (found, u32::try_from(native)) {
-        (Some((gpu, given)), Ok(native)) => u64::from(gpu.shape().share(native, &given.mask)),
+        (Some((gpu, used)), Ok(native)) => u64::from(gpu.shape().share(native, used)),
         _ => native,
     }
 }
@@ -85,6 +87,7 @@ pub(crate) fn limit(range: Result<OsString, String>) -> Result<(), Trouble> {
         Ok(gpus) => {
             tell(&gpus);
             let limits = Box::new(Limits {
+                used: gpus.iter().map(|(_, given)| given.mask.count()).collect(),
                 gpus,
                 by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] };
                     MOST_RUNTIMES],
@@ -219,7 +222,8 @@ fn tell(gpus: &[(CuGpu, Given)]) {
 }
 
 impl Limits {
-    fn of_device(&self, device: c_int) -> Option<&(CuGpu, Given)> {
+    /// The GPU that HIP calls `device`, and how many of its compute units may be used.
+    fn of_device(&self, device: c_int) -> Option<(&CuGpu, u32)> {
         let runtime = runtime::of_this_call().map_or(0, |runtime| runtime.number());
         let place = usize::try_from(device)
             .ok()
@@ -229,7 +233,8 @@ impl Limits {
             UNKNOWN => self.find(device, place)?,
             known => usize::from(known).checked_sub(1)?,
         };
-        self.gpus.get(index)
+        let (gpu, _) = self.gpus.get(index)?;
+        Some((gpu, *self.used.get(index)?))
     }
 
     /// A native call.
@@ -290,6 +295,7 @@ mod tests {
         })
         .unwrap();
         Limits {
+            used: gpus.iter().map(|(_, given)| given.mask.count()).collect(),
             gpus,
             by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] }; MOST_RUNTIMES],
         }

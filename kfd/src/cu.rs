@@ -1,12 +1,12 @@
 //! Limits on compute units (CUs): from what a user wrote to what each GPU gets.
 //!
 //! `FH_CU_RANGE` ([`CuRange`]) becomes a mask for each GPU ([`Given`]), by the rules of its architecture, and less
-//! what the user's own `HSA_CU_MASK` ([`variable`]) leaves out. The masks go to the runtime in that same
-//! variable, by the numbers that ROCr gives the GPUs which `ROCR_VISIBLE_DEVICES` leaves over ([`visible`]).
+//! what the user's own `HSA_CU_MASK` (`variable`) leaves out. The masks go to the runtime in that same
+//! variable, by the numbers that ROCr gives the GPUs which `ROCR_VISIBLE_DEVICES` leaves over (`visible`).
 //!
 //! A preloaded library does all this while a program starts, when other libraries may not have set themselves up.
 //! So nothing here allocates, takes a lock or calls libc, but for the messages of [`CuError`]: machines are read with
-//! system calls ([`machine`]), texts are bytes, and copies are made byte by byte ([`text`]) or are small enough for
+//! system calls (`machine`), texts are bytes, and copies are made byte by byte (`text`) or are small enough for
 //! the compiler not to call `memcpy`.
 
 mod architecture;

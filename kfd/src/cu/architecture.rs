@@ -55,10 +55,10 @@ impl Shape {
         })
     }
 
-    /// What a program is told for `native` units of such a GPU, of which the mask leaves it some: the count is in CUs,
-    /// or in WGPs, as the runtime counts.
-    pub fn share(&self, native: u32, mask: &CuMask) -> u32 {
-        let share = u64::from(native).saturating_mul(u64::from(mask.count()));
+    /// What a program is told for `native` units of such a GPU, of whose CUs it may use `used`: the count is in CUs, or
+    /// in WGPs, as the runtime counts.
+    pub fn share(&self, native: u32, used: u32) -> u32 {
+        let share = u64::from(native).saturating_mul(u64::from(used));
         let share = share.checked_div(u64::from(self.cu_count));
         let share = share.and_then(|share| u32::try_from(share).ok());
         share.map_or(native, |share| share.clamp(1, native.max(1)))

@@ -5,6 +5,8 @@ use std::fmt;
 use super::range::RangeError;
 use crate::bdf::Bdf;
 
+const ENOENT: i32 = 2;
+
 /// Why a range of compute units cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CuError {
@@ -90,6 +92,10 @@ impl fmt::Display for CuError {
                 f,
                 "XCC {xcc} of GPU {bdf} would have no compute unit, and work that is sent there would never end: \
                  compute unit i is on XCC i mod {num_xcc}, so take at least {num_xcc} in a row"
+            ),
+            Self::Unreadable(ENOENT) => f.write_str(
+                "the GPUs cannot be told: there is no /sys/class/kfd, so the amdgpu driver with KFD is not loaded, or \
+                 this container hides /sys",
             ),
             Self::Unreadable(error) => write!(
                 f,
