@@ -64,7 +64,7 @@ Each command explains itself: hipflex run --help";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a program that can use only so much GPU memory
+    /// Start a program that can use only so much of a GPU
     ///
     /// Everything is checked first: the limit, the library, the GPUs, the account of the budget and
     /// the program itself. If something is wrong, one line says what, and nothing is started. Then
@@ -105,6 +105,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<OsString>,
 
+    /// Which compute units the program may use [default: $FH_CU_RANGE, else all]
+    ///
+    /// The first and the last (0-37), or several ranges (0-37,64-75), on each GPU; or ranges by PCI address
+    /// (0000:03:00.0=0-37,*=0-15). "all" are all of them. On RDNA, two neighbours (a WGP) are used together or not at
+    /// all. Without --memory, memory is not limited.
+    #[arg(long, value_name = "RANGE", allow_hyphen_values = true)]
+    pub(crate) cus: Option<OsString>,
+
     /// Join the budget of this name, of your user (of all users with --shared), or start it [default:
     /// a new budget for this run]
     ///
@@ -144,6 +152,8 @@ Examples:
   hipflex run --memory 8GiB --budget lab --shared -- ./app
   # by PCI address, as `hipflex status` lists them
   hipflex run --memory '0000:03:00.0=8GiB,*=4GiB' -- ./app
+  # 38 compute units, and all of the memory
+  hipflex run --cus 0-37 -- ./app
   # only watch: everything is booked, nothing is refused
   hipflex run --memory unlimited -- ./app";
 

@@ -8,6 +8,8 @@ use hipflex_ledger::yes_or_no;
 
 /// The limit: a size, a percentage, `unlimited`, or sizes per GPU.
 pub(crate) const MEMORY_LIMIT: &str = "FH_MEMORY_LIMIT";
+/// The compute units that may be used.
+pub(crate) const CU_RANGE: &str = "FH_CU_RANGE";
 /// The name of the budget that a process joins.
 pub(crate) const BUDGET: &str = "FH_BUDGET";
 /// `closed` or `open`: what happens when the limit cannot be enforced.
@@ -43,8 +45,13 @@ impl Environment {
 
     /// The value of a variable; one that is set to nothing counts as not set.
     pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
+        self.raw(name).filter(|value| !value.is_empty())
+    }
+
+    /// The value of a variable; one that is set to nothing has nothing as its value.
+    pub(crate) fn raw(&self, name: &str) -> Option<&OsStr> {
         let (_, value) = self.0.iter().find(|(key, _)| key == name)?;
-        (!value.is_empty()).then_some(value)
+        Some(value)
     }
 
     /// Whether a variable is set to one of the words for "no".

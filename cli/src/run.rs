@@ -3,6 +3,7 @@
 mod budget;
 mod checks;
 mod command;
+mod compute_units;
 mod elf;
 mod exec;
 mod gpus;

@@ -63,6 +63,56 @@ fn limits_must_fit_the_machine() {
 }
 
 #[test]
+fn compute_units_are_checked_and_handed_on() {
+    let bench = Bench::with_gpus(2);
+    let run = |range: &str| bench.output(&["run", "--cus", range, "--", "echo", "started"]);
+    for (range, parts) in [
+        ("banana", &["--cus", "'banana'"][..]),
+        ("5-3", &["--cus", "5-3", "ends before it starts"]),
+        ("104-200", &["--cus", "0000:03:00.0", "it has 104"]),
+        ("0000:99:00.0=0-3,*=0-1", &["0000:99:00.0"]),
+        ("0000:03:00.0=0-3", &["0000:04:00.0"]),
+    ] {
+        assert_refused(&run(range), parts);
+    }
+    let output = bench
+        .hipflex(&["run", "--cus", "0-37", "--", "echo", "started"])
+        .env("HSA_CU_MASK", "0:50-60")
+        .output()
+        .unwrap();
+    assert_refused(&output, &["HSA_CU_MASK", "0000:03:00.0"]);
+    let output = bench
+        .hipflex(&["run", "--", "echo", "started"])
+        .env("FH_CU_RANGE", "104")
+        .output()
+        .unwrap();
+    assert_refused(&output, &["FH_CU_RANGE", "it has 104"]);
+    let budget = [
+        "run", "--cus", "0-37", "--budget", "team", "--", "echo", "started",
+    ];
+    assert_refused(&bench.output(&budget), &["--budget", "--memory SIZE"]);
+
+    let variables = ["FH_CU_RANGE", "FH_MEMORY_LIMIT", "FH_BUDGET"];
+    let show = format!(
+        "echo {}",
+        variables.map(|name| format!("${{{name}-unset}}")).join(" ")
+    );
+    let output = bench.output(&["run", "--cus", "0-37,64-999", "--", "sh", "-c", &show]);
+    assert_eq!(
+        stdout(&output),
+        "0-37,64-999 unset unset\n",
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(stderr(&output), "");
+    let both = [
+        "run", "--cus", "0-37", "--memory", "1GiB", "--budget", "team", "--",
+    ];
+    let output = bench.output(&[&both[..], &["sh", "-c", &show]].concat());
+    assert_eq!(stdout(&output), "0-37 1GiB team\n", "{}", stderr(&output));
+}
+
+#[test]
 fn names_and_modes_that_are_none_are_refused() {
     let bench = Bench::with_gpus(1);
     for name in ["../x", "", ".hidden", "a b", "-x"] {

@@ -8,6 +8,7 @@ use hipflex_ledger::{
 };
 
 use crate::clock::Due;
+use crate::compute_units;
 use crate::devices::{Devices, Gpu};
 use crate::entries::{Api, belt, count_accident};
 use crate::helpers;
@@ -94,6 +95,9 @@ impl Account {
             .map_err(|error| Trouble::Passing(error.to_string()))?;
         for notice in &joined.notices {
             say!("{notice}");
+        }
+        if let Some(mask) = compute_units::shown() {
+            joined.member.set_compute_units(mask.words());
         }
         tracing::info!("joined the budget '{}'", budget.name.as_str());
         let account = Self {

@@ -100,18 +100,24 @@ fn symbol_in(library: &[u8], symbol: &CStr) -> Option<usize> {
 /// # Safety
 /// `path` is null or a C string.
 unsafe fn is_file_name_of(path: *const c_char, name: &[u8]) -> bool {
-    if path.is_null() {
-        return false;
-    }
-    // SAFETY: the string is read up to its end.
-    unsafe {
-        let (mut at, mut last) = (path, path);
-        loop {
-            // Volatile, as in `is`.
+    // SAFETY: see above; a part of a C string up to its end is one.
+    !path.is_null() && unsafe { is(last_part(path), name) }
+}
+
+/// The last part of a path.
+///
+/// # Safety
+/// `path` is a C string.
+unsafe fn last_part(path: *const c_char) -> *const c_char {
+    let (mut at, mut last) = (path, path);
+    loop {
+        // SAFETY: the string is read up to its end.
+        unsafe {
+            // Volatile, as in `begins_with`.
             let byte = at.read_volatile() as u8;
             at = at.add(1);
             match byte {
-                0 => return is(last, name),
+                0 => return last,
                 b'/' => last = at,
                 _ => {}
             }
@@ -119,18 +125,17 @@ unsafe fn is_file_name_of(path: *const c_char, name: &[u8]) -> bool {
     }
 }
 
-/// Whether the C string `text` is `wanted`.
+/// Whether the C string `text` begins with `start`, in which is no 0.
 ///
 /// The reads are volatile so that the compiler does not make a call of `strlen` or `memcmp` of them, which
 /// others interpose.
 ///
 /// # Safety
 /// `text` is a C string.
-pub(crate) unsafe fn is(text: *const c_char, wanted: &[u8]) -> bool {
+unsafe fn begins_with(text: *const c_char, start: &[u8]) -> bool {
     let mut at = text;
-    for byte in wanted {
-        // SAFETY: what was read so far is not the end of the string: `wanted` may hold a 0, but then the
-        // comparison ends there.
+    for byte in start {
+        // SAFETY: what was read so far is not the end of the string.
         unsafe {
             let read = at.read_volatile() as u8;
             if read != *byte || read == 0 {
@@ -139,8 +144,16 @@ pub(crate) unsafe fn is(text: *const c_char, wanted: &[u8]) -> bool {
             at = at.add(1);
         }
     }
-    // SAFETY: as above.
-    unsafe { at.read_volatile() == 0 }
+    true
+}
+
+/// Whether the C string `text` is `wanted`. Calls nothing.
+///
+/// # Safety
+/// `text` is a C string.
+pub(crate) unsafe fn is(text: *const c_char, wanted: &[u8]) -> bool {
+    // SAFETY: see above; if it begins with `wanted`, the byte behind belongs to the string, too.
+    unsafe { begins_with(text, wanted) && text.add(wanted.len()).read_volatile() == 0 }
 }
 
 /// One loaded object. Lives only as long as the walk that shows it: the linker may unload it after.
@@ -206,10 +219,14 @@ impl<'a> Object<'a> {
         unsafe { CStr::from_ptr(self.0.dlpi_name) }
     }
 
-    /// The last part of [`Object::path`].
-    pub(crate) fn file_name(&self) -> &'a [u8] {
-        let path = self.path().to_bytes();
-        path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+    /// Whether the name of its file, or the one that it gives itself, begins with `start`. Calls nothing.
+    pub(crate) fn is_called(&self, start: &[u8]) -> bool {
+        let path = self.0.dlpi_name;
+        // SAFETY: names that the linker gives are C strings, valid while the object is loaded.
+        unsafe {
+            !path.is_null() && begins_with(last_part(path), start)
+                || self.soname().is_some_and(|name| begins_with(name, start))
+        }
     }
 
     /// Whether one of its segments is loaded over `address`.
@@ -251,13 +268,13 @@ impl<'a> Object<'a> {
         )
     }
 
-    /// The name that the library gives itself.
-    pub(crate) fn soname(&self) -> Option<&'a [u8]> {
+    /// The name that the library gives itself: a C string.
+    fn soname(&self) -> Option<*const c_char> {
         let section = self.section()?;
         let names = section.address(DT_STRTAB)?;
         let offset = section.value(DT_SONAME)?;
-        // SAFETY: DT_SONAME is an offset into the string table DT_STRTAB.
-        Some(unsafe { CStr::from_ptr((names as *const c_char).add(offset as usize)) }.to_bytes())
+        // DT_SONAME is an offset into the string table DT_STRTAB.
+        Some((names as *const c_char).wrapping_add(offset as usize))
     }
 
     fn section(&self) -> Option<Section> {
@@ -440,18 +457,15 @@ mod tests {
     #[test]
     fn an_address_belongs_to_one_object_and_that_has_a_name() {
         let malloc = libc::malloc as *const () as usize;
-        let names = find_object(|object| {
-            object.contains(malloc).then(|| {
-                (
-                    object.file_name().to_vec(),
-                    object.soname().map(<[u8]>::to_vec),
-                )
-            })
-        });
-        assert_eq!(
-            names,
-            Some((b"libc.so.6".to_vec(), Some(b"libc.so.6".to_vec())))
-        );
+        let called = |start: &'static [u8]| {
+            find_object(|object| object.contains(malloc).then(|| object.is_called(start)))
+        };
+        for start in [&b"libc.so.6"[..], b"libc", b""] {
+            assert_eq!(called(start), Some(true), "{start:?}");
+        }
+        for other in [&b"libc.so.6.1"[..], b"ibc", b"libm"] {
+            assert_eq!(called(other), Some(false), "{other:?}");
+        }
     }
 
     #[test]

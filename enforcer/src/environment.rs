@@ -2,7 +2,8 @@
 //!
 //! Daemons clean their environment, programs that set their title overwrite it, and a limit must not end with
 //! that. A constructor keeps the values; a variable that was not set then may still be set later, before the
-//! first HIP call. Programs that this one starts inherit what they would without us.
+//! first HIP call. Programs that this one starts inherit what they would without us, but for the mask of compute units
+//! ([`before_main`]), which the constructor sets.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};
@@ -10,6 +11,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+
+use hipflex_kfd::cu::MARKER;
+
+use crate::compute_units::before_main;
 
 /// All variables of this library.
 const NAMES: [&str; 13] = [
@@ -28,8 +33,13 @@ const NAMES: [&str; 13] = [
     "FH_VISIBLE_DEVICES",
 ];
 
-/// The place of `FH_MEMORY_LIMIT` among them.
-const LIMIT: usize = 9;
+/// Variables of the runtime, which matter where compute units are limited.
+const RUNTIME_NAMES: [&str; 4] = [
+    "HSA_CU_MASK",
+    MARKER,
+    "HSA_CU_MASK_SKIP_INIT",
+    "ROCR_VISIBLE_DEVICES",
+];
 
 /// Room for the values of all of them together, in bytes: three paths of at most `PATH_MAX` (4,096), and the
 /// rest is for what is short.
@@ -45,34 +55,31 @@ enum Found {
     TooLong,
 }
 
-/// The values that were kept. All zero, so that it costs no place in the file and, while there is nothing to
-/// keep, no memory.
-struct Kept {
+/// The values of `N` variables that were kept. All zero, so that it costs no place in the file and, while there is
+/// nothing to keep, no memory.
+struct Kept<const N: usize> {
     values: [u8; CAPACITY],
     used: usize,
-    found: [Found; NAMES.len()],
-    /// Whether there is a limit among them.
-    limited: bool,
+    found: [Found; N],
 }
 
-impl Kept {
+impl<const N: usize> Kept<N> {
     const fn new() -> Self {
         Self {
             values: [0; CAPACITY],
             used: 0,
-            found: [Found::Unset; NAMES.len()],
-            limited: false,
+            found: [Found::Unset; N],
         }
     }
 
-    /// Keeps the variables of this environment.
+    /// Keeps the variables of these names in this environment.
     ///
     /// Calls nothing: libraries whose constructors run later than ours may stand before libc. (The reads
     /// are volatile so that the compiler does not call `strlen` or `memcpy`.)
     ///
     /// # Safety
     /// `environment` is null or an array of C strings that ends with null.
-    unsafe fn take(&mut self, environment: *const *const c_char) {
+    unsafe fn take(&mut self, names: &[&str; N], environment: *const *const c_char) {
         let mut next = environment;
         if next.is_null() {
             return;
@@ -80,7 +87,7 @@ impl Kept {
         // SAFETY: see above; the end is not passed.
         unsafe {
             while !(*next).is_null() {
-                self.take_entry(*next);
+                self.take_entry(names, *next);
                 next = next.add(1);
             }
         }
@@ -88,8 +95,8 @@ impl Kept {
 
     /// # Safety
     /// `entry` is a C string.
-    unsafe fn take_entry(&mut self, entry: *const c_char) {
-        for (number, (name, found)) in (0..).zip(NAMES.iter().zip(&mut self.found)) {
+    unsafe fn take_entry(&mut self, names: &[&str; N], entry: *const c_char) {
+        for (name, found) in names.iter().zip(&mut self.found) {
             // As for getenv, the first of several of a name counts.
             if *found != Found::Unset {
                 continue;
@@ -104,7 +111,6 @@ impl Kept {
                 Some(len) => Found::Kept(self.used, len),
                 None => Found::TooLong,
             };
-            self.limited |= number == LIMIT;
             if let Found::Kept(start, len) = *found {
                 self.used = start.saturating_add(len);
             }
@@ -112,18 +118,16 @@ impl Kept {
         }
     }
 
-    fn found(&self, name: &str) -> Found {
-        let mut all = NAMES.iter().zip(self.found);
-        all.find(|(known, _)| **known == name)
-            .map_or(Found::Unset, |(_, found)| found)
+    fn found(&self, names: &[&str; N], name: &str) -> Found {
+        let mut all = names.iter().zip(&self.found);
+        // Byte by byte: a comparison of texts is a call of `memcmp`.
+        all.find(|(known, _)| known.bytes().eq(name.bytes()))
+            .map_or(Found::Unset, |(_, found)| *found)
     }
 
-    fn get(&self, name: &str) -> Option<&OsStr> {
-        match self.found(name) {
-            Found::Kept(start, len) => {
-                let value = self.values.get(start..)?.get(..len)?;
-                Some(OsStr::from_bytes(value))
-            }
+    fn get(&self, names: &[&str; N], name: &str) -> Option<&[u8]> {
+        match self.found(names, name) {
+            Found::Kept(start, len) => self.values.get(start..)?.get(..len),
             Found::Unset | Found::TooLong => None,
         }
     }
@@ -133,7 +137,7 @@ impl Kept {
 ///
 /// # Safety
 /// `entry` is a C string.
-unsafe fn value_of(entry: *const c_char, name: &[u8]) -> Option<*const c_char> {
+pub(crate) unsafe fn value_of(entry: *const c_char, name: &[u8]) -> Option<*const c_char> {
     let mut at = entry;
     for byte in name.iter().chain(b"=") {
         // SAFETY: all bytes before `at` were equal to ones that are not 0, so the string goes on here.
@@ -171,12 +175,14 @@ unsafe fn copy(text: *const c_char, room: &mut [u8]) -> Option<usize> {
 }
 
 /// What the constructor kept. It is written once, before `TAKEN` is set, and only read after.
-struct AtStart(UnsafeCell<Kept>);
+struct AtStart<const N: usize>(UnsafeCell<Kept<N>>);
 
 // SAFETY: `take_at_start` is the only writer; see there. Readers look at `TAKEN` first.
-unsafe impl Sync for AtStart {}
+unsafe impl<const N: usize> Sync for AtStart<N> {}
 
-static AT_START: AtStart = AtStart(UnsafeCell::new(Kept::new()));
+static AT_START: AtStart<{ NAMES.len() }> = AtStart(UnsafeCell::new(Kept::new()));
+/// The runtime's, as they were before the library changed them.
+static RUNTIME_AT_START: AtStart<{ RUNTIME_NAMES.len() }> = AtStart(UnsafeCell::new(Kept::new()));
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Runs when the dynamic linker starts this library; glibc passes what `main` gets.
@@ -197,36 +203,68 @@ static AT_LOAD: unsafe extern "C" fn(c_int, *const *const c_char, *const *const 
         }
         // SAFETY: the linker runs a constructor once, under its lock; `TAKEN` is not set, so nobody
         // reads. The environment is the one of `main`.
-        unsafe { (*AT_START.0.get()).take(environment) };
+        unsafe { (*AT_START.0.get()).take(&NAMES, environment) };
+        // SAFETY: as above; the values are not changed any more.
+        let kept = unsafe { &*AT_START.0.get() };
+        let limited = match kept.found(&NAMES, "FH_CU_RANGE") {
+            Found::Kept(..) => !kept
+                .get(&NAMES, "FH_ENABLE_HOOKS")
+                .is_some_and(before_main::is_no),
+            Found::Unset | Found::TooLong => false,
+        };
+        if limited {
+            // SAFETY: as above.
+            unsafe { (*RUNTIME_AT_START.0.get()).take(&RUNTIME_NAMES, environment) };
+        }
         TAKEN.store(true, Ordering::Release);
+        if limited {
+            // SAFETY: a constructor, once.
+            unsafe { before_main::mask(environment) };
+        }
     }
     take_at_start
 };
 
 /// `None` while the constructor has not run: constructors of other libraries may call HIP.
-fn at_start() -> Option<&'static Kept> {
+fn kept_at_start() -> Option<&'static Kept<{ NAMES.len() }>> {
     // SAFETY: nobody writes any more once `TAKEN` is set.
     TAKEN
         .load(Ordering::Acquire)
         .then(|| unsafe { &*AT_START.0.get() })
 }
 
-/// The value of a variable: the one at the start of the program if it was set then, else the present one.
-pub(crate) fn var(name: &str) -> Option<OsString> {
-    let kept = at_start().and_then(|kept| kept.get(name));
-    kept.map(OsStr::to_os_string).or_else(|| env::var_os(name))
+/// The value that a variable of this library had at the start, as it was kept.
+pub(crate) fn at_start(name: &str) -> Option<&'static [u8]> {
+    kept_at_start()?.get(&NAMES, name)
 }
 
-/// Whether the program was started with a limit. Allocates nothing.
+/// The value that a variable of the runtime had at the start, if compute units were limited then.
+pub(crate) fn runtime_at_start(name: &str) -> Option<&'static [u8]> {
+    kept_at_start()?;
+    // SAFETY: nobody writes any more once `TAKEN` is set.
+    unsafe { &*RUNTIME_AT_START.0.get() }.get(&RUNTIME_NAMES, name)
+}
+
+/// The value of a variable: the one at the start of the program if it was set then, else the present one.
+pub(crate) fn var(name: &str) -> Option<OsString> {
+    let kept = at_start(name).map(|value| OsStr::from_bytes(value).to_os_string());
+    kept.or_else(|| env::var_os(name))
+}
+
+/// Whether the program was started with a limit. Allocates nothing, and calls nothing.
 pub(crate) fn has_limit() -> bool {
-    // Not by `Kept::found`: comparing names may call memcmp, which others interpose.
-    at_start().is_some_and(|kept| kept.limited)
+    kept_at_start().is_some_and(has_limit_in)
+}
+
+fn has_limit_in(kept: &Kept<{ NAMES.len() }>) -> bool {
+    let is_set = |name| kept.found(&NAMES, name) != Found::Unset;
+    is_set("FH_MEMORY_LIMIT") || is_set("FH_CU_RANGE")
 }
 
 /// As [`var`], for a variable on which the account depends: the error says that its value could not be kept,
 /// so that what it is now need not be what the user set.
 pub(crate) fn kept_var(name: &str) -> Result<Option<OsString>, String> {
-    if at_start().is_some_and(|kept| kept.found(name) == Found::TooLong) {
+    if kept_at_start().is_some_and(|kept| kept.found(&NAMES, name) == Found::TooLong) {
         return Err(format!(
             "{name} is too long: the values of the FH_ variables may have {CAPACITY} bytes together"
         ));
@@ -239,7 +277,7 @@ mod tests {
     use super::*;
     use std::ffi::CString;
 
-    fn kept(environment: &[&str]) -> Box<Kept> {
+    fn kept(environment: &[&str]) -> Box<Kept<{ NAMES.len() }>> {
         let texts: Vec<CString> = environment
             .iter()
             .map(|text| CString::new(*text).unwrap())
@@ -248,15 +286,15 @@ mod tests {
         entries.push(core::ptr::null());
         let mut kept = Box::new(Kept::new());
         // SAFETY: an array of C strings with null at its end, all alive.
-        unsafe { kept.take(entries.as_ptr()) };
+        unsafe { kept.take(&NAMES, entries.as_ptr()) };
         kept
     }
 
     #[test]
-    fn a_limit_is_noticed() {
-        assert_eq!(NAMES[LIMIT], "FH_MEMORY_LIMIT");
-        assert!(kept(&["FH_BUDGET=one", "FH_MEMORY_LIMIT="]).limited);
-        assert!(!kept(&["FH_BUDGET=one", "FH_MEMORY_LIMITS=1"]).limited);
+    fn a_limit_is_either_of_both() {
+        let limited = |variable: &str| has_limit_in(&kept(&["FH_BUDGET=one", variable]));
+        assert!(limited("FH_MEMORY_LIMIT=") && limited("FH_CU_RANGE=0-3"));
+        assert!(!limited("FH_MEMORY_LIMITS=1") && !limited("FH_CU=1"));
     }
 
     #[test]
@@ -272,7 +310,10 @@ mod tests {
             "FH_SHM_PATH",
             "",
         ]);
-        let get = |name| kept.get(name).map(|value| value.to_str().unwrap());
+        let get = |name| {
+            kept.get(&NAMES, name)
+                .map(|value| str::from_utf8(value).unwrap())
+        };
         assert_eq!(get("FH_BUDGET"), Some("one"));
         assert_eq!(get("FH_MEMORY_LIMIT"), Some("0000:03:00.0=8GiB,*=4GiB"));
         assert_eq!(get("FH_LOG_PATH"), Some(""));
@@ -286,19 +327,19 @@ mod tests {
         let entry = |name: &str, len: usize| format!("{name}={}", "x".repeat(len));
         let long = entry("FH_LOG_PATH", CAPACITY + 1);
         let kept_beside = kept(&[&long, "FH_BUDGET=one"]);
-        assert_eq!(kept_beside.found("FH_LOG_PATH"), Found::TooLong);
-        assert_eq!(kept_beside.get("FH_BUDGET"), Some(OsStr::new("one")));
+        assert_eq!(kept_beside.found(&NAMES, "FH_LOG_PATH"), Found::TooLong);
+        assert_eq!(kept_beside.get(&NAMES, "FH_BUDGET"), Some(&b"one"[..]));
 
         let full = entry("FH_LOG_PATH", CAPACITY);
         let kept_all = kept(&[&full, "FH_BUDGET=one", "FH_SHM_PATH="]);
-        assert_eq!(kept_all.get("FH_LOG_PATH").unwrap().len(), CAPACITY);
-        assert_eq!(kept_all.found("FH_BUDGET"), Found::TooLong);
-        assert_eq!(kept_all.get("FH_SHM_PATH"), Some(OsStr::new("")));
+        assert_eq!(kept_all.get(&NAMES, "FH_LOG_PATH").unwrap().len(), CAPACITY);
+        assert_eq!(kept_all.found(&NAMES, "FH_BUDGET"), Found::TooLong);
+        assert_eq!(kept_all.get(&NAMES, "FH_SHM_PATH"), Some(&b""[..]));
     }
 
     #[test]
     fn without_a_constructor_the_present_environment_is_asked() {
-        assert!(at_start().is_none());
+        assert!(kept_at_start().is_none());
         assert_eq!(var("PATH"), env::var_os("PATH"));
         assert_eq!(kept_var("PATH"), Ok(env::var_os("PATH")));
     }

@@ -130,6 +130,8 @@ pub(crate) const IMPOSSIBLE_SIZE: usize = 1 << 62;
 pub(crate) struct PropertiesLayout {
     /// Bytes from the start to `size_t totalGlobalMem`.
     pub(crate) total_global_mem: usize,
+    /// Bytes from the start to `int multiProcessorCount`.
+    pub(crate) multi_processor_count: usize,
     /// Bytes of the whole structure: nothing behind it may be touched.
     pub(crate) size: usize,
 }
@@ -140,12 +142,27 @@ impl PropertiesLayout {
     /// `hipGetDeviceProperties@hip_4.2` (headers since 6.0 rename the call to ...R0600).
     pub(crate) const R0000: Self = Self {
         total_global_mem: 256,
+        multi_processor_count: 336,
         size: 792,
     };
     /// `hipDeviceProp_tR0600`, since ROCm 6.0: `char name[256]; hipUUID uuid; char luid[8]; unsigned
     /// luidDeviceNodeMask; size_t totalGlobalMem; ...`.
     pub(crate) const R0600: Self = Self {
         total_global_mem: 288,
+        multi_processor_count: 388,
         size: 1472,
     };
+}
+
+/// Numbers of `hipDeviceAttribute_t`, the same in all releases (seen in 5.2.3, 5.7.1, 6.4.3 and 7.2.4, by asking for each number).
+/// On RDNA both counts are of WGPs.
+pub(crate) mod attribute {
+    use core::ffi::c_int;
+
+    /// `hipDeviceAttributeMultiprocessorCount`
+    pub(crate) const MULTIPROCESSOR_COUNT: c_int = 63;
+    /// `hipDeviceAttributePhysicalMultiProcessorCount`
+    pub(crate) const PHYSICAL_MULTIPROCESSOR_COUNT: c_int = 10_015;
+    /// `hipDeviceAttributeTotalGlobalMem`, which is at most `INT_MAX`. 5.x does not answer it.
+    pub(crate) const TOTAL_GLOBAL_MEM: c_int = 84;
 }

@@ -9,8 +9,8 @@
 //! * `answers { query }`: a question whose answer `query` adapts.
 //!
 //! Slots: `HipDispatchTable` of `hip/amd_detail/hip_api_trace.hpp`; their order is frozen, new ones are
-//! added at the end. Signatures: `hip_runtime_api.h`, the same from ROCm 5.2 to 7.2. `hipDevice_t` is an
-//! int; streams, pools, arrays and handles are pointers.
+//! added at the end. Signatures: `hip_runtime_api.h`, the same from ROCm 5.2 to 7.2. `hipDevice_t` and
+//! `hipDeviceAttribute_t` are ints; streams, pools, arrays and handles are pointers.
 
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
@@ -121,6 +121,9 @@ define_hooks! {
     /// `hipError_t hipDeviceTotalMem(size_t *bytes, hipDevice_t device)`
     hipDeviceTotalMem (bytes: *mut usize, device: c_int)
         => answers { queries::total_memory(bytes, device) }, slot 67;
+    /// `hipError_t hipDeviceGetAttribute(int *pi, hipDeviceAttribute_t attr, int deviceId)`
+    hipDeviceGetAttribute (value: *mut c_int, attribute: c_int, device: c_int)
+        => answers { queries::attribute(value, attribute, device) }, slot 41;
     /// `hipError_t hipGetDeviceProperties(hipDeviceProp_tR0000 *prop, int deviceId)`
     hipGetDeviceProperties (properties: *mut c_void, device: c_int)
         => answers { queries::properties(PropertiesLayout::R0000, properties, device) }, slot none;

@@ -6,6 +6,7 @@
 //!
 //! * `runtime`: which HIP runtime is behind the hooks, and where its functions are;
 //! * `environment`: the variables, as they were when the program started;
+//! * `compute_units`: the mask that the runtime is given, set while the program starts;
 //! * `process`: whether there is a limit, found out at the first HIP call, and anew in a forked child;
 //! * `account`: the membership in the ledger, with `live` (blocks by pointer) and `devices` (GPUs
 //!   by HIP number);
@@ -20,7 +21,7 @@
 //! (`extern const char hipflex_version[]`), so that it can be read from the file without loading it.
 //!
 //! The library lives in other people's programs. Before the first HIP call it does nothing
-//! but keep its variables: no thread, no file. Nothing in it panics, and were it to, the program goes on.
+//! but keep its variables (and, where compute units are limited, set the runtime's): no thread, no file. Nothing in it panics, and were it to, the program goes on.
 
 #![cfg_attr(
     not(test),
@@ -44,6 +45,7 @@ mod account;
 mod allocation;
 mod below;
 mod clock;
+mod compute_units;
 mod devices;
 mod driver_pid;
 mod elf;

@@ -16,6 +16,7 @@ use hipflex_ledger::ForkGuard;
 
 use crate::account::Account;
 use crate::clock;
+use crate::compute_units;
 use crate::entries::belt;
 use crate::guard;
 use crate::log;
@@ -29,7 +30,7 @@ const PATIENCE: u64 = 1_000;
 
 /// How a process stands.
 pub(crate) enum Standing {
-    /// No limit: every call goes to the runtime as it is.
+    /// No limit on memory: no call that allocates or frees is of interest.
     Inert,
     /// There should be a limit, and it cannot be kept: allocations are refused.
     Refusing(Refusal),
@@ -76,13 +77,11 @@ pub(crate) fn standing() -> &'static Standing {
     }
 }
 
-/// Whether this process is known to have no limit.
+/// Whether this process is known to have no limit at all: every call goes to the runtime as it is.
 #[inline]
 pub(crate) fn is_inert() -> bool {
-    matches!(
-        current().and_then(|process| process.standing.get()),
-        Some(Standing::Inert)
-    )
+    let standing = current().and_then(|process| process.standing.get());
+    matches!(standing, Some(Standing::Inert)) && !compute_units::are_limited()
 }
 
 /// How this process stands, if that was found out already.
@@ -236,9 +235,19 @@ fn set_up<T>(step: impl FnOnce() -> T) -> Option<T> {
 
 fn establish(guard: &io::Result<ForkGuard>) -> Result<Standing, Trouble> {
     log::start();
-    let budget = match settings::read() {
+    let (memory, compute_units) = match settings::read() {
         Wish::Inert => return Ok(Standing::Inert),
-        Wish::Limit(budget) => budget.map_err(Trouble::Configuration)?,
+        Wish::Limits {
+            memory,
+            compute_units,
+        } => (memory, compute_units),
+    };
+    if let Some(range) = compute_units {
+        compute_units::limit(range)?;
+    }
+    let budget = match memory {
+        None => return Ok(Standing::Inert),
+        Some(budget) => budget.map_err(Trouble::Configuration)?,
     };
     if let Err(error) = guard {
         return Err(if error.raw_os_error() == Some(libc::ENOMEM) {

@@ -1,4 +1,4 @@
-//! The answers about memory: the runtime's own, less what the account does not leave to this process.
+//! The answers about memory and compute units: the runtime's own, less what limits do not leave to this process.
 //!
 //! Each runs after the runtime has answered with success and changes only what the program asked for.
 
@@ -8,16 +8,17 @@ use hipflex_ledger::Limit;
 
 use crate::account::{Account, Place};
 use crate::allocation::Plan;
+use crate::compute_units;
 use crate::entries::{Verdict, belt};
 use crate::guard::Thread;
 use crate::helpers;
-use crate::hip::PropertiesLayout;
+use crate::hip::{PropertiesLayout, attribute};
 use crate::process::{self, Standing};
 
 /// Whether answers are to be adapted.
 pub(crate) fn before(thread: &Thread) -> Verdict {
     match process::standing() {
-        Standing::Inert => Verdict::Native,
+        Standing::Inert if !compute_units::are_limited() => Verdict::Native,
         standing => {
             thread.begin(Plan::Query(standing));
             Verdict::Planned
@@ -76,6 +77,43 @@ pub(crate) unsafe fn properties(
     // SAFETY: see above.
     unsafe {
         total_memory(standing, total_in(layout, properties), device);
+        count(count_in(layout, properties), device);
+    }
+}
+
+/// `hipDeviceGetAttribute`
+///
+/// # Safety
+/// As for [`memory_info`].
+#[inline]
+pub(crate) unsafe fn attribute(
+    standing: &Standing,
+    value: *mut c_int,
+    which: c_int,
+    device: c_int,
+) {
+    match which {
+        attribute::MULTIPROCESSOR_COUNT | attribute::PHYSICAL_MULTIPROCESSOR_COUNT => {
+            // SAFETY: see above.
+            unsafe { count(value, device) }
+        }
+        attribute::TOTAL_GLOBAL_MEM => {
+            // SAFETY: see above. The native answer is that of the board, or less, and so the smaller of
+            // both is right.
+            belt(|| unsafe { adapt(value, |board| limit(standing, device).within(board)) });
+        }
+        _ => {}
+    }
+}
+
+/// A number of compute units (or WGPs) of a device.
+///
+/// # Safety
+/// As for [`memory_info`].
+unsafe fn count(place: *mut c_int, device: c_int) {
+    if compute_units::are_limited() {
+        // SAFETY: see above.
+        belt(|| unsafe { adapt(place, |native| compute_units::share(device, native)) });
     }
 }
 
@@ -86,6 +124,15 @@ pub(crate) unsafe fn properties(
 unsafe fn total_in(layout: PropertiesLayout, properties: *mut c_void) -> *mut usize {
     // SAFETY: the field lies inside of the structure.
     unsafe { properties.byte_add(layout.total_global_mem).cast() }
+}
+
+/// Where such a structure has the count of compute units.
+///
+/// # Safety
+/// `properties` is a structure of this layout.
+unsafe fn count_in(layout: PropertiesLayout, properties: *mut c_void) -> *mut c_int {
+    // SAFETY: the field lies inside of the structure.
+    unsafe { properties.byte_add(layout.multi_processor_count).cast() }
 }
 
 /// What a program is shown at most of a device's memory.
@@ -104,15 +151,22 @@ fn limit(standing: &Standing, device: c_int) -> Limit {
 ///
 /// # Safety
 /// `place` is null or may be read and written. It need not be aligned.
-unsafe fn adapt(place: *mut usize, answer: impl FnOnce(u64) -> u64) {
+unsafe fn adapt<T>(place: *mut T, answer: impl FnOnce(u64) -> u64)
+where
+    T: Copy + TryFrom<u64>,
+    u64: TryFrom<T>,
+{
     if place.is_null() {
         return;
     }
     // SAFETY: see above.
     unsafe {
         let native = place.read_unaligned();
+        let Ok(number) = u64::try_from(native) else {
+            return;
+        };
         // An answer is never above the native one.
-        let adapted = usize::try_from(answer(native as u64)).unwrap_or(native);
+        let adapted = T::try_from(answer(number)).unwrap_or(native);
         place.write_unaligned(adapted);
     }
 }
@@ -129,14 +183,18 @@ mod tests {
     #[test]
     fn a_null_place_is_left_alone() {
         // SAFETY: null is allowed.
-        unsafe { adapt(core::ptr::null_mut(), |_| unreachable!()) };
+        unsafe { adapt(core::ptr::null_mut::<usize>(), |_| unreachable!()) };
     }
 
     #[test]
     fn only_the_bytes_of_the_number_change() {
         let mut bytes = [0xa5_u8; 24];
         // SAFETY: 8 bytes inside of the array, not aligned.
-        unsafe { adapt(bytes.as_mut_ptr().add(3).cast(), |native| native & 0xff) };
+        unsafe {
+            adapt(bytes.as_mut_ptr().add(3).cast::<usize>(), |native| {
+                native & 0xff
+            });
+        };
         let mut expected = [0xa5_u8; 24];
         expected[3..11].copy_from_slice(&0xa5_u64.to_le_bytes());
         assert_eq!(bytes, expected);
@@ -165,6 +223,9 @@ mod tests {
             // SAFETY: as above.
             let total = unsafe { total_in(layout, start.cast()) };
             assert_eq!(total.addr() - start.addr(), layout.total_global_mem);
+            // SAFETY: as above.
+            let count = unsafe { count_in(layout, start.cast()) };
+            assert_eq!(count.addr() - start.addr(), layout.multi_processor_count);
         }
     }
 }

@@ -290,12 +290,9 @@ pub(crate) fn contains(address: usize) -> bool {
     all().any(|runtime| runtime.contains(address))
 }
 
-/// Whether an object is a HIP runtime, by the name of its file or the one it gives itself.
+/// Whether an object is a HIP runtime, by the name of its file or the one it gives itself. Calls nothing.
 fn is_runtime(object: &elf::Object<'_>) -> bool {
-    object.file_name().starts_with(RUNTIME_NAME)
-        || object
-            .soname()
-            .is_some_and(|name| name.starts_with(RUNTIME_NAME))
+    object.is_called(RUNTIME_NAME)
 }
 
 /// For what is called outside of [`reached`]: panics are kept quiet from here on.

@@ -23,8 +23,13 @@ pub(crate) enum FailMode {
 pub(crate) enum Wish {
     /// Nothing: every call goes to the runtime.
     Inert,
-    /// A limit, if it can be understood.
-    Limit(Result<Budget, String>),
+    /// Limits, as far as they can be understood.
+    Limits {
+        /// On memory.
+        memory: Option<Result<Budget, String>>,
+        /// On compute units: `FH_CU_RANGE`.
+        compute_units: Option<Result<OsString, String>>,
+    },
 }
 
 /// A limit, and the account that it is kept in.
@@ -36,22 +41,20 @@ pub(crate) struct Budget {
     pub(crate) fail_mode: FailMode,
 }
 
-/// Reads the variables. `FH_CU_RANGE`, which this version does not know, is told to the user.
+/// Reads the variables.
 pub(crate) fn read() -> Wish {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if says_no("FH_ENABLE_HOOKS", &TOLD) || linker::another_copy_was_found() {
         return Wish::Inert;
     }
-    if var("FH_CU_RANGE").is_some() {
-        say_once!(
-            "FH_CU_RANGE is set, but this version does not limit compute units yet: the program may \
-             use all of them"
-        );
+    let memory = kept_var("FH_MEMORY_LIMIT").transpose();
+    let compute_units = kept_var("FH_CU_RANGE").transpose();
+    if memory.is_none() && compute_units.is_none() {
+        return Wish::Inert;
     }
-    match kept_var("FH_MEMORY_LIMIT") {
-        Ok(None) => Wish::Inert,
-        Ok(Some(limit)) => Wish::Limit(budget(&limit)),
-        Err(error) => Wish::Limit(Err(error)),
+    Wish::Limits {
+        memory: memory.map(|limit| budget(&limit?)),
+        compute_units,
     }
 }
 

@@ -18,6 +18,7 @@ on_each_standin! {
     a_call_inside_of_a_call_counts_once,
     queries_change_only_what_was_asked_for,
     properties_keep_everything_but_the_total,
+    attributes_tell_the_limit_and_what_the_runtime_says,
     a_limit_above_the_board_shows_the_board,
     free_is_never_more_than_what_the_board_has,
     unlimited_books_and_refuses_nothing,
@@ -209,6 +210,39 @@ fn properties_keep_everything_but_the_total(build: Build) {
         lines(&mut bench.client("4GiB", "linked", questions)),
         expected
     );
+}
+
+/// The total is an int, of which a larger board gets the largest; 5.x has no such attribute.
+fn attributes_tell_the_limit_and_what_the_runtime_says(build: Build) {
+    let bench = Bench::new(build);
+    let ask = |limit: &str| {
+        let commands = [
+            "attribute:84",
+            "attribute:63",
+            "attribute:87",
+            "attribute:63:nowhere",
+        ];
+        lines(&mut bench.client(
+            limit,
+            "linked",
+            &[&commands[..], &["attribute:5000"]].concat(),
+        ))
+    };
+    let rest = [
+        "attribute = 0 104",
+        "attribute = 0 64",
+        "attribute = 1 7",
+        "attribute = 1 7",
+    ];
+    let total = |answer: &str| match build.generation() {
+        5 => String::from("attribute = 1 7"),
+        _ => format!("attribute = 0 {answer}"),
+    };
+    for (limit, answer) in [("4GiB", "2147483647"), ("1GiB", "1073741824")] {
+        let told = ask(limit);
+        assert_eq!(told[0], total(answer), "{limit}");
+        assert_eq!(told[1..], rest, "{limit}");
+    }
 }
 
 fn a_limit_above_the_board_shows_the_board(build: Build) {

@@ -38,6 +38,7 @@ fn it_exports_the_hooks_the_look_up_functions_and_its_version_only() {
         "hipArray3DCreate",
         "hipArrayCreate",
         "hipArrayDestroy",
+        "hipDeviceGetAttribute",
         "hipDeviceTotalMem",
         "hipExtMallocWithFlags",
         "hipFree",

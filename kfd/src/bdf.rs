@@ -39,6 +39,14 @@ impl Bdf {
         )
     }
 
+    /// The address of nothing: a place to be filled.
+    pub(crate) const NOWHERE: Self = Self(0);
+
+    /// As [`Bdf::from_str`], without a message. Nothing is allocated or called.
+    pub fn from_bytes(text: &[u8]) -> Option<Self> {
+        parse(text)
+    }
+
     /// `domain << 32 | location_id`.
     pub fn to_u64(self) -> u64 {
         self.0
@@ -114,32 +122,43 @@ impl FromStr for Bdf {
 
     /// Reads `0000:03:00.0`, `03:00.0` (domain 0) and either with a partition, `/2`, behind it.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text).ok_or_else(|| ParseBdfError(text.to_owned()))
+        Self::from_bytes(text.as_bytes()).ok_or_else(|| ParseBdfError(text.to_owned()))
     }
 }
 
-fn parse(text: &str) -> Option<Bdf> {
-    let (address, partition) = match text.split_once('/') {
+/// Reads an address byte by byte: it is needed where nothing of libc may be called, and a comparison of texts is a call
+/// of `memcmp`.
+fn parse(text: &[u8]) -> Option<Bdf> {
+    let (address, partition) = match split_last(text, b'/') {
         Some((address, partition)) => (address, number(partition, 10, 2, 0xf)?),
         None => (text, 0),
     };
-    let (rest, function) = address.rsplit_once('.')?;
-    let (rest, device) = rest.rsplit_once(':')?;
-    let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0", rest));
+    let (rest, function) = split_last(address, b'.')?;
+    let (rest, device) = split_last(rest, b':')?;
+    let (domain, bus) = split_last(rest, b':').unwrap_or((b"0", rest));
     let domain = number(domain, 16, 8, u32::MAX)?;
     let devfn = (number(device, 16, 2, 0x1f)? << 3) | number(function, 16, 1, 0x7)?;
     let location = (partition << PARTITION_SHIFT) | (number(bus, 16, 2, 0xff)? << 8) | devfn;
     Some(Bdf::from_kfd(domain, location))
 }
 
-/// A number of at most `digits` digits and at most `max`. (`from_str_radix` alone would take a sign.)
-fn number(text: &str, radix: u32, digits: usize, max: u32) -> Option<u32> {
-    if text.is_empty() || text.len() > digits || !text.chars().all(|c| c.is_digit(radix)) {
+/// What is before and behind the last `separator`.
+fn split_last(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().rposition(|byte| *byte == separator)?;
+    Some((text.get(..at)?, text.get(at.checked_add(1)?..)?))
+}
+
+/// A number of at least one and at most `digits` digits, and at most `max`. (No sign.)
+fn number(text: &[u8], radix: u32, digits: usize, max: u32) -> Option<u32> {
+    if text.is_empty() || text.len() > digits {
         return None;
     }
-    u32::from_str_radix(text, radix)
-        .ok()
-        .filter(|value| *value <= max)
+    let mut value = 0_u32;
+    for byte in text {
+        let digit = char::from(*byte).to_digit(radix)?;
+        value = value.checked_mul(radix)?.checked_add(digit)?;
+    }
+    Some(value).filter(|value| *value <= max)
 }
 
 #[cfg(test)]

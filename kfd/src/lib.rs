@@ -7,6 +7,7 @@
 //! * [`Topology::read`]: the GPUs that this process may use, in the order of their topology nodes.
 //! * [`process_vram`]: what the driver has given to one process on one GPU.
 //! * [`host_pid()`]: under which PID the driver lists this process.
+//! * [`cu`]: which compute units of each GPU a process may use.
 //! * [`vram_used`]: what is in use on a board, whoever holds it.
 //!
 //! The enforcer runs this code inside other people's programs, so nothing in it panics, and a file
@@ -24,6 +25,7 @@
 )]
 
 mod bdf;
+pub mod cu;
 mod error;
 mod gfx;
 mod host_pid;

@@ -34,6 +34,9 @@ pub(crate) const CELLS_OFFSET: usize = SLOTS_OFFSET + MAX_MEMBERS * size_of::<Sl
 /// One GPU's cells.
 pub(crate) const COLUMN_BYTES: usize = MAX_MEMBERS * size_of::<Cell>();
 
+/// Words of a mask of compute units.
+pub const CU_WORDS: usize = 16;
+
 /// Bits of [`Header::flags`].
 pub(crate) const FLAG_SHARED: u64 = 1;
 
@@ -141,11 +144,11 @@ pub(crate) struct Slot {
     pub(crate) library_version: [AtomicU64; incidental(6)],
     /// [`crate::HookEngine`] of each hook.
     pub(crate) engines: [AtomicU8; incidental(MAX_HOOKS)],
-    /// Compute units this member may use: first and last of its range plus one (0: no range), then
-    /// the mask that follows, bit 0 of word 0 being CU 0.
+    /// Compute units this member may use, on the first of its GPUs: the first, and the last plus one (0: no
+    /// range), then the mask, bit 0 of word 0 being CU 0.
     pub(crate) cu_first: AtomicU64,
     pub(crate) cu_end: AtomicU64,
-    pub(crate) cu_mask: [AtomicU64; incidental(16)],
+    pub(crate) cu_mask: [AtomicU64; incidental(CU_WORDS)],
     pub(crate) allocations: AtomicU64,
     pub(crate) frees: AtomicU64,
     pub(crate) refusals: AtomicU64,

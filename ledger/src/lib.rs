@@ -90,6 +90,7 @@ pub use error::{ChangeError, JoinError, OpenError, PlaceError, SystemError};
 pub use fork_guard::ForkGuard;
 pub use gpu::{GpuKey, GpuSpec};
 pub use kind::Kind;
+pub use layout::CU_WORDS;
 pub use limit::{Limit, LimitError, LimitSpec};
 pub use member::{Identity, Joined, Member, Reservation, Stayed};
 pub use notice::{Notice, StricterLimit};

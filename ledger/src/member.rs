@@ -23,7 +23,7 @@ use crate::file::now;
 use crate::fork_guard::ForkGuard;
 use crate::gpu::{GpuKey, GpuSpec};
 use crate::kind::Kind;
-use crate::layout::{Slot, decode_host_pid, effective_limit, encode_limit, store_bytes};
+use crate::layout::{CU_WORDS, Slot, decode_host_pid, effective_limit, encode_limit, store_bytes};
 use crate::limit::Limit;
 use crate::liveness::{At, Liveness};
 use crate::mapping::Mapping;
@@ -149,6 +149,12 @@ pub(crate) struct Parts {
     pub(crate) owner: Option<Owner>,
     pub(crate) path: CString,
     pub(crate) lock_path: CString,
+}
+
+/// Whether compute unit `cu` is in a mask.
+fn has_cu(mask: &[u64; CU_WORDS], cu: usize) -> bool {
+    let word = mask.get(cu / 64).copied().unwrap_or(0);
+    word & (1 << (cu % 64)) != 0
 }
 
 impl Member {
@@ -395,6 +401,23 @@ impl Member {
             && let Some(place) = slot.engines.get(hook)
         {
             place.store(engine.code(), Ordering::Relaxed);
+        }
+    }
+
+    /// Says which compute units this process may use: bit 0 of the first word is CU 0. Only shown; nobody is limited by it.
+    pub fn set_compute_units(&self, mask: &[u64; CU_WORDS]) {
+        if let Some(_inside) = self.enter(false)
+            && let Some(slot) = self.map.slot(self.slot)
+        {
+            for (place, word) in slot.cu_mask.iter().zip(mask) {
+                place.store(*word, Ordering::Relaxed);
+            }
+            let cus = || (0..CU_WORDS * 64).filter(|cu| has_cu(mask, *cu));
+            let end = cus().next_back().map_or(0, |last| last.saturating_add(1));
+            let first = cus().next().unwrap_or(0);
+            slot.cu_first.store(first as u64, Ordering::Relaxed);
+            // Last: it says that there is a mask.
+            slot.cu_end.store(end as u64, Ordering::Release);
         }
     }
 

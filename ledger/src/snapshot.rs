@@ -8,8 +8,8 @@ use crate::account;
 use crate::denial::DenialReason;
 use crate::gpu::GpuKey;
 use crate::layout::{
-    FLAG_SHARED, GpuRecord, RefusalRecord, Slot, decode_host_pid, decode_limit, effective_limit,
-    load_text,
+    CU_WORDS, FLAG_SHARED, GpuRecord, RefusalRecord, Slot, decode_host_pid, decode_limit,
+    effective_limit, load_text,
 };
 use crate::mapping::Mapping;
 use crate::process::Who;
@@ -149,6 +149,7 @@ fn copy(
         library_version: load_text(&slot.library_version),
         joined: time(&slot.joined_at),
         engines,
+        compute_units: compute_units(slot),
         allocations: load(&slot.allocations),
         frees: load(&slot.frees),
         refusals: load(&slot.refusals),
@@ -156,6 +157,17 @@ fn copy(
         last_refusal: last_refusal(map.gpus(), &slot.last_refusal, &again),
         cells: cells.collect(),
     }
+}
+
+fn compute_units(slot: &Slot) -> Option<[u64; CU_WORDS]> {
+    if load(&slot.cu_end) == 0 {
+        return None;
+    }
+    let mut mask = [0; CU_WORDS];
+    for (word, place) in mask.iter_mut().zip(&slot.cu_mask) {
+        *word = load(place);
+    }
+    Some(mask)
 }
 
 fn last_refusal(

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use crate::denial::DenialReason;
 use crate::gpu::GpuKey;
+use crate::layout::CU_WORDS;
 use crate::limit::Limit;
 
 /// One process's figures on one GPU, in bytes.
@@ -208,6 +209,8 @@ pub struct MemberSnapshot {
     pub joined: SystemTime,
     /// How its hooks are in place, by hook number; trailing unknown ones are left out.
     pub engines: Vec<HookEngine>,
+    /// The compute units that it may use on its first GPU, bit 0 of the first word being CU 0; `None`: all of them.
+    pub compute_units: Option<[u64; CU_WORDS]>,
     /// Allocations that were booked.
     pub allocations: u64,
     /// Frees that were booked.

@@ -7,6 +7,9 @@
 //   info-null free|total|both   hipMemGetInfo with these outputs NULL: `ok` or `error N`
 //   total DEVICE             `total T` (hipDeviceTotalMem) or `error N`
 //   properties WHICH DEVICE  the bytes of the structure in hex; WHICH: plain R0600 R0000
+//   init                     hipInit: `ok` or `error N`
+//   attribute NUMBER DEVICE  `value V` (hipDeviceGetAttribute) or `error N`; `null` for DEVICE 0 without an output
+//   attributes DEVICE        all that are answered: `NUMBER=VALUE ...`
 //   device N                 hipSetDevice
 //   last-error               what hipGetLastError gives
 //   child HOW                a child that ends by exit, _exit, abort, exec, vfork or spawn: `status N`
@@ -14,6 +17,8 @@
 //   beside LARGE COUNT BYTES  allocates BYTES COUNT times while another thread allocates and frees LARGE
 //                            all the time: `granted G refused R`; all is freed again
 //   pid                      `pid N`
+//   setenv NAME VALUE | unsetenv NAME | clearenv   `ok`
+//   getenv NAME              `value V`, or `unset`
 //   exec                     starts this program anew in the same process: `ready`
 //   workers | dismiss        forked workers: see hipsh_workers.h
 //   upload, many, below ...  what makes the driver hold more: see hipsh_driver.h
@@ -72,6 +77,23 @@ static void properties(const char *which, int device) {
     return;
   }
   for (size_t i = 0; i < sizeof bytes; i++) printf("%02x", bytes[i]);
+  putchar('\n');
+}
+
+static void attribute(const char *number, const char *device) {
+  int value = 0;
+  int *place = strcmp(device, "null") ? &value : NULL;
+  hipError_t error = HIP(hipDeviceGetAttribute)(place, atoi(number), place ? atoi(device) : 0);
+  if (error) reply(error);
+  else printf("value %d\n", value);
+}
+
+// The numbers end before 120, and from 10000 on before 10040; 5.2 crashes with ones that it does not know.
+static void attributes(int device) {
+  for (int number = 0; number < 10040; number = number == 119 ? 10000 : number + 1) {
+    int value = 0;
+    if (!HIP(hipDeviceGetAttribute)(&value, number, device)) printf("%d=%d ", number, value);
+  }
   putchar('\n');
 }
 
@@ -174,6 +196,21 @@ static void command(char *line) {
     else printf("total %zu\n", total);
   } else if (!strcmp(verb, "properties")) {
     properties(first, atoi(second));
+  } else if (!strcmp(verb, "init")) {
+    reply(HIP(hipInit)(0));
+  } else if (!strcmp(verb, "attribute")) {
+    attribute(first, second);
+  } else if (!strcmp(verb, "attributes")) {
+    attributes(atoi(first));
+  } else if (!strcmp(verb, "setenv")) {
+    reply(setenv(first, second, 1));
+  } else if (!strcmp(verb, "unsetenv")) {
+    reply(unsetenv(first));
+  } else if (!strcmp(verb, "clearenv")) {
+    reply(clearenv());
+  } else if (!strcmp(verb, "getenv")) {
+    if (getenv(first)) printf("value %s\n", getenv(first));
+    else puts("unset");
   } else if (!strcmp(verb, "device")) {
     reply(HIP(hipSetDevice)(atoi(first)));
   } else if (!strcmp(verb, "last-error")) {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use hipflex_ledger::{GpuSpec, Limit, Place, size};
 
 use crate::args::{FailMode, RunArgs};
-use crate::environment::{BUDGET, Environment, FAIL_MODE, MEMORY_LIMIT, SHM_SHARED};
+use crate::environment::{BUDGET, CU_RANGE, Environment, FAIL_MODE, MEMORY_LIMIT, SHM_SHARED};
 use crate::failure::Failure;
 use crate::place;
-use crate::run::{budget, command, gpus, library, limit, preload, settings};
+use crate::run::{budget, command, compute_units, gpus, library, limit, preload, settings};
 
 /// A run that passed all checks.
 #[derive(Debug)]
@@ -36,6 +36,16 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, Failure> {
     let mut warnings = Vec::new();
     let wanted = limit::choose(args.memory.as_deref(), &environment)?;
+    let cus = compute_units::choose(args.cus.as_deref(), &environment)?;
+    if wanted.is_none() && cus.is_none() {
+        return Err(limit::none());
+    }
+    if wanted.is_none() && args.budget.is_some() {
+        return Err(Failure::refused(
+            "--budget is for a limit on memory, and none was given",
+            "use --memory SIZE, or --memory unlimited, with it",
+        ));
+    }
     let named = args.budget.as_deref().map(place::budget).transpose()?;
     let mode = fail_mode(args.fail_mode, &environment)?;
     settings::check_runtime(&environment)?;
@@ -57,30 +67,44 @@ pub(crate) fn prepare(
 
     let root = environment.root();
     let topology = tolerate(mode, gpus::check(&root), &mut warnings)?;
-    let mut place = place::from_environment()?;
-    if args.shared {
-        place = Place::new(place.root(), true);
-        environment.set(SHM_SHARED, "1");
+    if let (Some(cus), Some(_)) = (&cus, &topology) {
+        cus.check(&root, &environment)?;
     }
-    budget::remove_stale(&place);
-    let budget = match named {
-        Some(name) => name,
-        None => budget::fresh(&program, &place)?,
-    };
+    let mut limited = None;
+    if let Some(wanted) = wanted {
+        let mut place = place::from_environment()?;
+        if args.shared {
+            place = Place::new(place.root(), true);
+            environment.set(SHM_SHARED, "1");
+        }
+        budget::remove_stale(&place);
+        let budget = match named {
+            Some(name) => name,
+            None => budget::fresh(&program, &place)?,
+        };
+        if let Some(topology) = &topology {
+            let specs = wanted.on(topology)?;
+            warnings.extend(limit::above_the_board(&specs));
+            warnings.extend(tiny(&wanted.text, &specs));
+            let joining = budget::try_joining(&place, &budget, &specs);
+            let notices = tolerate(mode, joining, &mut warnings)?;
+            warnings.extend(notices.unwrap_or_default());
+        }
+        warnings.extend(budget::namesakes(&place, &budget));
+        limited = Some((wanted.text, budget));
+    }
     if let Some(topology) = &topology {
-        let specs = wanted.on(topology)?;
-        warnings.extend(limit::above_the_board(&specs));
-        warnings.extend(tiny(&wanted.text, &specs));
         warnings.extend(gpus::unusable(&root, topology));
-        let joining = budget::try_joining(&place, &budget, &specs);
-        let notices = tolerate(mode, joining, &mut warnings)?;
-        warnings.extend(notices.unwrap_or_default());
     }
-    warnings.extend(budget::namesakes(&place, &budget));
     warnings.extend(settings::warnings(&args, &environment));
 
-    environment.set(MEMORY_LIMIT, wanted.text);
-    environment.set(BUDGET, budget.as_str());
+    if let Some((limit, budget)) = limited {
+        environment.set(MEMORY_LIMIT, limit);
+        environment.set(BUDGET, budget.as_str());
+    }
+    if let Some(cus) = cus {
+        environment.set(CU_RANGE, cus.text);
+    }
     environment.set(FAIL_MODE, mode.name());
     preload::set(&library, &mut environment);
     preload::try_loading(&library, &environment)?;

@@ -18,24 +18,33 @@ pub(crate) struct Wanted {
     spec: LimitSpec,
 }
 
-/// The limit of the flag, else of the environment. There is no default: a limit nobody chose would
-/// either refuse too much or nothing.
-pub(crate) fn choose(flag: Option<&OsStr>, environment: &Environment) -> Result<Wanted, Failure> {
+/// The limit of the flag, else of the environment; `None`: there is none. There is no default: a limit nobody chose
+/// would either refuse too much or nothing.
+pub(crate) fn choose(
+    flag: Option<&OsStr>,
+    environment: &Environment,
+) -> Result<Option<Wanted>, Failure> {
     let (text, origin) = match (flag, environment.get(MEMORY_LIMIT)) {
         (Some(text), _) => (text, "--memory"),
         (None, Some(text)) => (text, MEMORY_LIMIT),
-        (None, None) => {
-            return Err(Failure::refused(
-                "no limit was given",
-                format!("use --memory SIZE (such as 4GiB, 50% or unlimited) or set {MEMORY_LIMIT}"),
-            ));
-        }
+        (None, None) => return Ok(None),
     };
     let text = text.to_string_lossy().into_owned();
     match LimitSpec::parse(&text) {
-        Ok(spec) => Ok(Wanted { text, origin, spec }),
+        Ok(spec) => Ok(Some(Wanted { text, origin, spec })),
         Err(error) => Err(Failure::refused(format!("{origin}: {error}"), "")),
     }
+}
+
+/// That nothing is limited.
+pub(crate) fn none() -> Failure {
+    Failure::refused(
+        "no limit was given",
+        format!(
+            "use --memory SIZE (such as 4GiB, 50% or unlimited) or set {MEMORY_LIMIT}, or use --cus RANGE for a limit on \
+             compute units alone"
+        ),
+    )
 }
 
 impl Wanted {
@@ -80,17 +89,17 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn wanted(text: &str) -> Result<Wanted, Failure> {
-        choose(Some(OsStr::new(text)), &Environment::default())
+        choose(Some(OsStr::new(text)), &Environment::default()).map(Option::unwrap)
     }
 
     #[test]
     fn the_flag_comes_before_the_variable() {
         let set = Environment::from([(MEMORY_LIMIT, "1GiB")]);
-        assert_eq!(choose(Some(OsStr::new("2GiB")), &set).unwrap().text, "2GiB");
-        assert_eq!(choose(None, &set).unwrap().text, "1GiB");
-        let none = choose(None, &Environment::default())
-            .unwrap_err()
-            .to_string();
+        let text = |chosen: Result<Option<Wanted>, Failure>| chosen.unwrap().unwrap().text;
+        assert_eq!(text(choose(Some(OsStr::new("2GiB")), &set)), "2GiB");
+        assert_eq!(text(choose(None, &set)), "1GiB");
+        assert_eq!(choose(None, &Environment::default()), Ok(None));
+        let none = none().to_string();
         assert!(
             none.contains("--memory SIZE") && none.contains(MEMORY_LIMIT),
             "{none}"
@@ -131,7 +140,7 @@ mod tests {
         let told = texts
             .map(|text| wanted(text).unwrap_err().to_string())
             .join("\n");
-        let none = choose(None, &Environment::default()).unwrap_err();
+        let none = none();
         insta::assert_snapshot!(format!("{told}\n{none}"));
     }
 

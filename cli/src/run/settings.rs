@@ -138,6 +138,7 @@ mod tests {
     fn settings_that_work_against_the_run_are_told() {
         let args = |budget: Option<&str>| RunArgs {
             memory: None,
+            cus: None,
             budget: budget.map(OsString::from),
             shared: false,
             fail_mode: None,

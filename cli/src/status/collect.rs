@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use hipflex_kfd::cu::CuMask;
 use hipflex_kfd::{Root, Topology, vram_used};
 use hipflex_ledger::{
     BudgetName, CellView, ChangeError, DenialReason, GpuKey, HookEngine, LastRefusal, Ledger,
@@ -196,6 +197,9 @@ fn process(member: &MemberSnapshot, snapshot: &LedgerSnapshot, here: Option<u64>
         hooks: hooks(&member.engines),
         since: seconds(member.joined),
         gpus: holdings.collect(),
+        compute_units: member
+            .compute_units
+            .map(|words| CuMask::from_words(words).to_string()),
         allocations: member.allocations,
         frees: member.frees,
         refusals: member.refusals,
@@ -308,6 +312,7 @@ mod tests {
     /// A process with PID 7 in PID namespace 100.
     fn member(pid_here: Option<u32>, host_pid: u32) -> MemberSnapshot {
         MemberSnapshot {
+            compute_units: None,
             slot: 0,
             generation: 1,
             alive: Alive::Yes,

@@ -102,6 +102,8 @@ pub(crate) struct Process {
     pub(crate) since: u64,
     /// What it holds on each GPU, in the order of [`Budget::gpus`].
     pub(crate) gpus: Vec<Holding>,
+    /// The compute units that it may use, as a list of ranges; `None`: all of them.
+    pub(crate) compute_units: Option<String>,
     /// Allocations granted.
     pub(crate) allocations: u64,
     /// Allocations given back.

@@ -193,6 +193,9 @@ fn processes(budget: &Budget, now: u64) -> Table {
                 );
             }
         }
+        if let Some(cus) = &process.compute_units {
+            table.note(1, format!("compute units: {cus}"));
+        }
         if let Some(refusal) = &process.last_refusal {
             table.note(1, refused(refusal, budget.gpus.len() > 1, now));
             if let Some(why) = why(refusal.why) {

@@ -55,6 +55,7 @@ fn process(pid: Pid, comm: &str, age: u64, gpus: &[Holding]) -> Process {
         hooks: BTreeMap::from([("detour", 1), ("table", 26)]),
         since: NOW - age,
         gpus: gpus.to_vec(),
+        compute_units: None,
         allocations: 120,
         frees: 100,
         refusals: 0,
@@ -137,6 +138,7 @@ pub(crate) fn busy() -> Status {
         192,
         &[holding(2 * GIB, 3 * GIB)],
     );
+    training.compute_units = Some(String::from("0-37,64-75"));
     training.gpus[0].overhead = Some(140 * MIB);
     training.gpus[0].own_limit = Some(Limit::Bytes(3 * GIB));
     let gpu = account(

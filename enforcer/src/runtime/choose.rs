@@ -136,11 +136,11 @@ fn adopt_loaded() {
 /// runtimes make themselves when they set themselves up.
 ///
 /// Programs look up names in all situations. So nothing is done for one without a limit, or where nothing was
-/// loaded; nor for `RTLD_NEXT` and `RTLD_DEFAULT`, by which allocators and sanitizers find what they
+/// loaded, and nothing is called that others interpose before there is a runtime; nor for `RTLD_NEXT` and `RTLD_DEFAULT`, by which allocators and sanitizers find what they
 /// stand in for while they cannot be called themselves.
 pub(crate) fn look_around(has_handle: bool, caller: usize) {
     static SEEN: AtomicU64 = AtomicU64::new(0);
-    if !environment::has_limit() || guard::is_setting_up() {
+    if !environment::has_limit() {
         return;
     }
     let loaded = elf::loaded_so_far();
@@ -152,7 +152,9 @@ pub(crate) fn look_around(has_handle: bool, caller: usize) {
         return;
     }
     SEEN.store(loaded, Ordering::Relaxed);
-    if any_loaded().is_none() {
+    if elf::find_object(|object| is_runtime(object).then_some(())).is_none()
+        || guard::is_setting_up()
+    {
         return;
     }
     let look = || {

@@ -10,8 +10,7 @@ use crate::linker;
 const NAMES: [&[u8]; 2] = [b"librocm_smi64", b"libamd_smi"];
 
 fn is_smi(object: &Object<'_>) -> bool {
-    let named = |name: &[u8]| NAMES.iter().any(|start| name.starts_with(start));
-    named(object.file_name()) || object.soname().is_some_and(named)
+    NAMES.iter().any(|start| object.is_called(start))
 }
 
 /// Whether `address` lies in an SMI library.

@@ -63,8 +63,11 @@ pub(crate) fn of(asked: &Asked) -> Share {
         Some(Standing::Refusing(_)) => Share::Nothing,
         Some(Standing::Booking(account)) => of_member(account, asked),
         None => match settings::read() {
-            Wish::Inert => Share::Whole,
-            Wish::Limit(budget) => {
+            Wish::Inert | Wish::Limits { memory: None, .. } => Share::Whole,
+            Wish::Limits {
+                memory: Some(budget),
+                ..
+            } => {
                 let budget = budget.map_err(Trouble::Configuration);
                 let share = budget.and_then(|budget| of_onlooker(&budget, asked));
                 share.unwrap_or_else(|trouble| closed(&trouble))

@@ -15,6 +15,7 @@
  *   capture:STREAM   end_capture:STREAM
  *   default_pool:NAME:DEVICE   pool:NAME:DEVICE   (more of these: allocate.c)
  *   malloc_nowhere:BYTES   free_inside:NAME   free_null   free_bogus
+ *   attribute:NUMBER   attribute:NUMBER:nowhere
  *   info   info:free   info:total   info:none   total   total_nowhere   props   props0600   props0000
  *   churn:N:MILLISECONDS:BYTES (threads that allocate up to BYTES and free)
  *   device:N   last   threads:N:TIMES:BYTES   say:TEXT   wait (for a line on stdin)
@@ -227,6 +228,10 @@ static void command(char *text)
         printf("total = %d %zu\n", error, t);
     } else if (!strcmp(name, "total_nowhere")) {
         printf("total nowhere = %d\n", HIP(hipDeviceTotalMem)(NULL, 0));
+    } else if (!strcmp(name, "attribute")) {
+        int value = 7, number = atoi(strsep(&fields, ":"));
+        error = HIP(hipDeviceGetAttribute)(fields ? NULL : &value, number, 0);
+        printf("attribute = %d %d\n", error, value);
     } else if (!strcmp(name, "props")) {
         properties(name, HIP(hipGetDeviceProperties), 792, 256);
     } else if (!strcmp(name, "props0600")) {

@@ -51,6 +51,7 @@ typedef struct {
     F(hipMipmappedArrayDestroy, "hip_4.2", (void *))                                                        \
     F(hipMemGetInfo, "hip_4.2", (size_t *, size_t *))                                                       \
     F(hipDeviceTotalMem, "hip_4.2", (size_t *, int device))                                                 \
+    F(hipDeviceGetAttribute, "hip_4.2", (int *, int attribute, int device))                                 \
     F(hipGetDeviceProperties, "hip_4.2", (void *, int device))                                              \
     F(hipGetDevicePropertiesR0600, "hip_6.0", (void *, int device))                                         \
     F(hipGetDevicePropertiesR0000, "hip_4.2", (void *, int device))                                         \

@@ -13,6 +13,7 @@ const GIB: u64 = 1 << 30;
 
 on_each_runtime!(
     run_limits_a_program,
+    run_limits_compute_units,
     each_run_has_a_budget_of_its_own,
     runs_share_a_named_budget,
     run_checks_before_anything_starts,
@@ -41,6 +42,26 @@ fn run_limits_a_program(version: &str) -> Result<()> {
     );
     let aborted = Shell::start(run(&bench, &["--memory", "4GiB"])?)?.end("abort")?;
     assert_eq!(aborted.code(), None, "and so is its signal");
+    Ok(())
+}
+
+fn run_limits_compute_units(version: &str) -> Result<()> {
+    const COUNT: &str = "attribute 63 0";
+    let bench = Bench::start(version)?;
+    let mut alone = Shell::start(run(&bench, &["--cus", "0-37"])?)?;
+    assert_eq!(alone.say(COUNT)?, "value 38");
+    assert_eq!(status::of(&bench)?.budgets.len(), 0, "no account is used");
+    let mut both = Shell::start(run(&bench, &["--cus", "0-7", "--memory", "4GiB"])?)?;
+    assert_eq!(both.say(COUNT)?, "value 8");
+    assert_eq!(both.info()?.total, 4 * GIB);
+    assert_eq!(status::of(&bench)?.budgets.len(), 1);
+    for range in ["400-500", "banana"] {
+        let output = run(&bench, &["--cus", range])?
+            .stdin(Stdio::null())
+            .output()?;
+        assert_eq!(output.status.code(), Some(2), "{range}");
+        assert!(output.stdout.is_empty(), "nothing was started");
+    }
     Ok(())
 }
 

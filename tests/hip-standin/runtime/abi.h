@@ -178,6 +178,7 @@ enum {
     AttributePciDeviceId = 68,
     AttributePciDomainId = 69, /* since 6; 5.x stops at other numbers and is not asked */
     AttributeTexturePitchAlignment = 81,
+    AttributeTotalGlobalMem = 84, /* since 6; at most INT_MAX */
     AttributeWarpSize = 87,
     AttributePhysicalMultiProcessorCount = 10015,
 };

@@ -1,6 +1,7 @@
 /* Questions about devices, contexts, and starting anew. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 
 #include "internal.h"
@@ -128,6 +129,10 @@ hipError_t do_hipDeviceGetAttribute(int *value, int attribute, int ordinal)
         return answer(value, (int)board[place].domain);
     case AttributeTexturePitchAlignment:
         return answer(value, (int)config.pitch);
+#if GENERATION >= 6
+    case AttributeTotalGlobalMem:
+        return answer(value, board[place].vram < INT_MAX ? (int)board[place].vram : INT_MAX);
+#endif
     case AttributeWarpSize:
         return answer(value, WarpSize);
     default:
