@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write;
 
 use common::{Function, Library, code, commit, in_child, install, session, stage};
-use hipflex_hooking::{EngineKind, Refusal, Session};
+use hipflex_hooking::{Refusal, Session};
 
 /// A library, and one of its functions as it is before it is hooked.
 struct Subject {
@@ -39,7 +39,7 @@ impl Subject {
 
     /// It is refused with this reason, and untouched.
     fn refuses(&self, reason: &str) {
-        let refused = Session::new(EngineKind::Detour).and_then(|mut session| {
+        let refused = Session::new(common::engine()).and_then(|mut session| {
             stage(&mut session, self.address, 0)?;
             commit(session)
         });
@@ -139,7 +139,7 @@ fn a_process_that_refuses_new_code_is_left_alone() {
         if refuses != 0 {
             return skipped("a process that refuses new code: needs Linux 6.3");
         }
-        subject.refuses("the engine 'detour': ");
+        subject.refuses("the engine '");
     });
 }
 

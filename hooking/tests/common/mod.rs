@@ -96,9 +96,17 @@ pub(crate) fn stage(session: &mut Session, address: usize, index: usize) -> Resu
     Ok(staged)
 }
 
-/// A session with the default engine.
+/// The engine under test: `HIPFLEX_TEST_ENGINE`.
+pub(crate) fn engine() -> EngineKind {
+    match std::env::var("HIPFLEX_TEST_ENGINE").as_deref() {
+        Ok("gum") => EngineKind::Gum,
+        _ => EngineKind::Detour,
+    }
+}
+
+/// A session with it.
 pub(crate) fn session() -> Session {
-    Session::new(EngineKind::Detour).expect("a session")
+    Session::new(engine()).expect("a session")
 }
 
 /// Commits what was staged with [`stage`].

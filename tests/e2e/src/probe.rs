@@ -106,8 +106,13 @@ pub fn missing() -> Option<String> {
     if unsafe { libc::geteuid() } != 0 {
         return Some("root".into());
     }
-    let here = std::env::current_exe().ok()?;
-    let error = Probes::attach(&here, &[0x1000]).err()?;
+    // On a file of its own: the kernel puts breakpoints into whatever is mapped of a file, data as well.
+    let file = std::env::temp_dir().join(format!("hipflex-probe-{}", std::process::id()));
+    let tried = std::fs::write(&file, [0x90; 64])
+        .context("a file to try it on")
+        .and_then(|()| Probes::attach(&file, &[0]));
+    let _ = std::fs::remove_file(&file);
+    let error = tried.err()?;
     Some(format!(
         "a kernel that attaches uprobes by bpf(2) ({error:#})"
     ))

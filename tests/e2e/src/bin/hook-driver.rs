@@ -162,7 +162,11 @@ fn places(functions: &[Function]) -> Result<()> {
 
 fn hook(functions: &[Function]) -> Result<()> {
     let begun = Instant::now();
-    let mut session = Session::new(EngineKind::Detour)?;
+    let engine = match std::env::var("HIPFLEX_TEST_ENGINE").as_deref() {
+        Ok("gum") => EngineKind::Gum,
+        _ => EngineKind::Detour,
+    };
+    let mut session = Session::new(engine)?;
     let mut lines = Vec::new();
     for function in functions {
         // SAFETY: functions of a library that is never closed; the hook passes all on.
