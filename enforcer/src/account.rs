@@ -13,6 +13,7 @@ use crate::entries::{Api, belt, count_accident};
 use crate::helpers;
 use crate::live::{Block, Class, LiveBlocks, Sort};
 use crate::overhead::Overhead;
+use crate::physical::{Change, Physical, Ticket};
 use crate::process::Trouble;
 use crate::refusal::{self, Pace};
 use crate::settings::{Budget, FailMode};
@@ -57,6 +58,14 @@ fn kind(class: Class) -> Kind {
         Class::Buffer | Class::Pooled | Class::OwnPool => Kind::Device,
         Class::Managed => Kind::Managed,
     }
+}
+
+/// A reset under way.
+pub(crate) struct Reset {
+    /// The number of the blocks that it frees.
+    blocks: Option<u64>,
+    /// And of the physical memory.
+    ticket: Ticket,
 }
 
 /// Why nothing was reserved.
@@ -324,11 +333,55 @@ impl Account {
     pub(crate) fn freed(&self, block: Block) {
         tracing::debug!("freed {} bytes at {:#x}", block.bytes, block.pointer);
         self.release(block);
-        let gpu = block.gpu as usize;
-        self.overhead.left(gpu, block.bytes);
-        if block.sort == Sort::Object {
-            // Physical memory that is mapped stays with the driver, and is overhead from now on.
-            self.overhead.hurry(gpu);
+        self.overhead.left(block.gpu as usize, block.bytes);
+    }
+
+    /// A call about physical memory begins or ends: the books follow what becomes of the blocks.
+    pub(crate) fn physical<R>(
+        &self,
+        step: impl FnOnce(&mut Physical, &mut dyn FnMut(Change)) -> R,
+    ) -> R {
+        self.live
+            .with_physical(step, &mut |change| self.follow(change))
+    }
+
+    /// The end of a call about physical memory, which the runtime has `done` or not.
+    pub(crate) fn end_physical(&self, ticket: Ticket, done: bool) {
+        self.physical(|physical, tell| physical.end(ticket, done, tell));
+    }
+
+    /// A GPU is about to be reset: its blocks are out of the books, but for what a reset leaves.
+    pub(crate) fn begin_reset(&self, gpu: usize) -> Reset {
+        let gpu = u32::try_from(gpu).unwrap_or(u32::MAX);
+        Reset {
+            blocks: self.live.take_all(gpu),
+            ticket: self.physical(|physical, tell| physical.begin_reset(gpu, tell)),
+        }
+    }
+
+    /// The runtime has `done` that, or has not.
+    pub(crate) fn end_reset(&self, Reset { blocks, ticket }: Reset, done: bool) {
+        for block in blocks.map_or_else(Vec::new, |number| self.live.taken(number)) {
+            if done {
+                self.freed(block);
+            } else {
+                self.not_freed(block);
+            }
+        }
+        self.end_physical(ticket, done);
+    }
+
+    fn follow(&self, change: Change) {
+        match change {
+            Change::Leaving(_) => {}
+            Change::Stays(block) => self.overhead.left(block.gpu as usize, block.bytes),
+            Change::Gone(block) => {
+                let gpu = block.gpu as usize;
+                self.release(block);
+                self.overhead.left(gpu, block.bytes);
+                // Should it be there after all, it is overhead from now on.
+                self.overhead.hurry(gpu);
+            }
         }
     }
 
@@ -345,11 +398,13 @@ impl Account {
     }
 
     fn remember(&self, block: Block) {
-        if self
-            .live
-            .insert(block, &mut |gone| self.gone_unseen(gone))
-            .is_err()
-        {
+        let remembered = if block.sort == Sort::Physical {
+            let tell = &mut |change| self.follow(change);
+            self.live.create_physical(block, tell)
+        } else {
+            self.live.insert(block, &mut |gone| self.gone_unseen(gone))
+        };
+        if remembered.is_err() {
             tracing::warn!(
                 "no memory to remember the block at {:#x}: its {} bytes stay booked until this process ends",
                 block.pointer,

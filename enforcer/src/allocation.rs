@@ -10,8 +10,10 @@ use crate::helpers;
 use crate::hip;
 use crate::home::{self, Expected, Found, Proof};
 use crate::live::{Block, Sort};
+use crate::mapping::MappingCall;
 use crate::process::{self, Standing};
 use crate::request::Request;
+use crate::reset::ResetCall;
 use crate::sizes;
 use crate::undo::Undo;
 
@@ -21,6 +23,10 @@ pub(crate) enum Plan {
     Allocation(Allocation),
     /// Give a block's bytes back, or put it in the books again.
     Free(Free),
+    /// Let the books follow what a call has made of physical memory.
+    Mapping(MappingCall),
+    /// Give the bytes of all that a reset frees back, or put it in the books again.
+    Reset(ResetCall),
     /// Adapt an answer.
     Query(&'static Standing),
 }
@@ -65,8 +71,14 @@ impl Plan {
                 }
             }
             Self::Free(lost) if own(lost.account) => lost.account.not_freed(lost.block),
+            Self::Mapping(lost) if own(lost.account()) => lost.abandon(),
+            Self::Reset(lost) if own(lost.account()) => lost.abandon(),
             // Those of the process that this one was forked from; and queries hold nothing.
-            Self::Allocation(_) | Self::Free(_) | Self::Query(_) => {}
+            Self::Allocation(_)
+            | Self::Free(_)
+            | Self::Mapping(_)
+            | Self::Reset(_)
+            | Self::Query(_) => {}
         }
     }
 }
@@ -219,7 +231,10 @@ unsafe fn settle(
         Found::AsExpected => None,
         Found::On(device) => Some(device),
         Found::OnNone => {
-            belt(|| account.cancel(reserved));
+            belt(|| {
+                account.cancel(reserved);
+                account.physical(|physical, tell| physical.forget_name(name, tell));
+            });
             return hip::SUCCESS;
         }
     };

@@ -229,6 +229,47 @@ macro_rules! steps {
             $crate::allocation::after_free,
         )
     };
+    ($api:expr, $functions:ident, $native:ident, maps { $address:ident, $bytes:ident, $handle:ident }) => {
+        $crate::entries::call(
+            $api,
+            $functions,
+            |thread| {
+                $crate::mapping::before_map(thread, $address as usize, $bytes, $handle as usize)
+            },
+            $native,
+            $crate::mapping::after,
+        )
+    };
+    ($api:expr, $functions:ident, $native:ident, unmaps { $address:ident, $bytes:ident }) => {
+        $crate::entries::call(
+            $api,
+            $functions,
+            |thread| $crate::mapping::before_unmap(thread, $address as usize, $bytes),
+            $native,
+            $crate::mapping::after,
+        )
+    };
+    ($api:expr, $functions:ident, $native:ident, releases { $handle:ident }) => {
+        $crate::entries::call(
+            $api,
+            $functions,
+            |thread| $crate::mapping::before_release(thread, $handle as usize),
+            $native,
+            $crate::mapping::after,
+        )
+    };
+    ($api:expr, $functions:ident, $native:ident, resets {}) => {
+        $crate::entries::call(
+            $api,
+            $functions,
+            $crate::reset::before,
+            $native,
+            $crate::reset::after,
+        )
+    };
+    ($api:expr, $functions:ident, $native:ident, observes { $($observer:ident)::+ ($($arg:expr),*) }) => {
+        $crate::entries::steps!($api, $functions, $native, answers { $($observer)::+ ($($arg),*) })
+    };
     ($api:expr, $functions:ident, $native:ident, answers { $($query:ident)::+ ($($arg:expr),*) }) => {
         $crate::entries::call(
             $api,
@@ -256,6 +297,9 @@ macro_rules! sort {
     };
     (object) => {
         $crate::live::Sort::Object
+    };
+    (physical) => {
+        $crate::live::Sort::Physical
     };
 }
 pub(crate) use sort;

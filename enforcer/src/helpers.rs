@@ -96,12 +96,17 @@ pub(crate) fn device_count() -> Result<c_int, c_int> {
 
 /// The first part of the runtime's version: 5, 6, 7.
 pub(crate) fn generation() -> Result<c_int, c_int> {
+    release().map(|release| release / 100)
+}
+
+/// The first two parts of it: 502, 507, 604.
+pub(crate) fn release() -> Result<c_int, c_int> {
     /// `HIP_VERSION`: generation * 10,000,000 + minor * 100,000 + patch.
-    const GENERATION: c_int = 10_000_000;
+    const MINOR: c_int = 100_000;
     let mut version = 0;
     // SAFETY: the signature of `hipRuntimeGetVersion`; the result outlives the call.
     let error = unsafe { ask!(RuntimeGetVersion(&raw mut version => *mut c_int)) };
-    success(error, version / GENERATION)
+    success(error, version / MINOR)
 }
 
 /// Whether the runtime is of this generation or a later one. (If it does not say: no.)

@@ -3,9 +3,14 @@
 //! `name (its arguments) => what it does to the account, slot its place in the dispatch table;`
 //!
 //! * `allocates { out, request }`: on success what was asked for ([`crate::request`]) lies at or behind
-//!   `*out`; `memory` is linear memory, known by its address, an `object` is known by its handle;
+//!   `*out`; `memory` is linear memory, known by its address, an `object` is known by its handle,
+//!   `physical` memory by its handle and its mappings;
 //! * `frees { memory pointer }`, `frees { object handle }`: on success that is gone; `on stream`: unless the
 //!   stream is being recorded;
+//! * `releases { handle }`, `maps { address, bytes, handle }`, `unmaps { address, bytes }`: what keeps the
+//!   physical memory of a handle;
+//! * `resets {}`: on success all that a reset frees on the current device is gone;
+//! * `observes { observer }`: on success `observer` looks at what the call has made;
 //! * `answers { query }`: a question whose answer `query` adapts.
 //!
 //! Slots: `HipDispatchTable` of `hip/amd_detail/hip_api_trace.hpp`; their order is frozen, new ones are
@@ -19,6 +24,7 @@ use crate::hip::{
     AllocationProperties, Array3dDescriptor, ChannelFormat, Extent, PitchedPtr,
     PlainArrayDescriptor, PropertiesLayout,
 };
+use crate::mapping;
 use crate::queries;
 use crate::request;
 
@@ -60,16 +66,38 @@ define_hooks! {
     hipFreeAsync (pointer: *mut c_void, stream: *mut c_void)
         => frees { memory pointer, on stream }, slot 92;
 
+    /// `hipError_t hipHostFree(void *ptr)`: it also frees memory of a device, in all releases that were seen.
+    hipHostFree (pointer: *mut c_void)
+        => frees { memory pointer }, slot 194;
+    /// `hipError_t hipFreeHost(void *ptr)`: the same.
+    hipFreeHost (pointer: *mut c_void)
+        => frees { memory pointer }, slot 93;
+    /// `hipError_t hipDeviceReset(void)`
+    hipDeviceReset ()
+        => resets {}, slot 60;
+
     // Physical memory, to be mapped
 
     /// `hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
     /// const hipMemAllocationProp *prop, unsigned long long flags)`
     hipMemCreate
         (handle: *mut *mut c_void, size: usize, properties: *const AllocationProperties, flags: c_ulonglong)
-        => allocates { object handle, request::physical(size, properties) }, slot 230;
+        => allocates { physical handle, request::physical(size, properties) }, slot 230;
     /// `hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle)`
     hipMemRelease (handle: *mut c_void)
-        => frees { object handle }, slot 255;
+        => releases { handle }, slot 255;
+    /// `hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
+    /// unsigned long long flags)`
+    hipMemMap
+        (address: *mut c_void, bytes: usize, offset: usize, handle: *mut c_void, flags: c_ulonglong)
+        => maps { address, bytes, handle }, slot 238;
+    /// `hipError_t hipMemUnmap(void *ptr, size_t size)`
+    hipMemUnmap (address: *mut c_void, bytes: usize)
+        => unmaps { address, bytes }, slot 258;
+    /// `hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *osHandle,
+    /// hipMemAllocationHandleType shHandleType)`
+    hipMemImportFromShareableHandle (handle: *mut *mut c_void, shareable: *mut c_void, kind: c_int)
+        => observes { mapping::imported(handle.cast_const().cast()) }, slot 237;
 
     // Arrays
 

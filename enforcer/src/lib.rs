@@ -7,10 +7,10 @@
 //! * `runtime`: which HIP runtime is behind the hooks, and where its functions are;
 //! * `environment`: the variables, as they were when the program started;
 //! * `process`: whether there is a limit, found out at the first HIP call, and anew in a forked child;
-//! * `account`: the membership in the ledger, with `live` (blocks by pointer) and `devices` (GPUs
-//!   by HIP number);
+//! * `account`: the membership in the ledger, with `live` (blocks by pointer), `physical` (blocks by what
+//!   keeps them) and `devices` (GPUs by HIP number);
 //! * `request`, `sizes`, `home`: what a call asks for, how many bytes that is, and on which device;
-//! * `allocation`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what they ask the runtime;
+//! * `allocation`, `mapping`, `reset`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what they ask the runtime;
 //! * `overhead`, `tally`, `driver_pid`: what the driver holds for this process beyond its bookings;
 //! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
 //! * `guard`, `stack`, `signals`: calls inside of calls, and how threads are kept from ending inside of ours.
@@ -60,11 +60,14 @@ mod live;
 mod lock;
 mod log;
 mod lookup;
+mod mapping;
 mod overhead;
+mod physical;
 mod process;
 mod queries;
 mod refusal;
 mod request;
+mod reset;
 mod runtime;
 mod settings;
 mod signals;

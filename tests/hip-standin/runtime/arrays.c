@@ -132,19 +132,6 @@ static hipError_t destroy(struct array *array, bool mipmapped)
     return hipSuccess;
 }
 
-void arrays_reset(int device)
-{
-    for (struct array **link = &arrays, *array; (array = *link);) {
-        if (array->device == device) {
-            *link = array->next;
-            account_give_back(device, KindArray, array->charged);
-            free(array);
-        } else {
-            link = &array->next;
-        }
-    }
-}
-
 void arrays_after_fork(void)
 {
     arrays = NULL;

@@ -191,6 +191,11 @@ hipError_t do_hipHostFree(void *pointer)
     return pointer ? free_memory(pointer) : hipSuccess;
 }
 
+hipError_t do_hipFreeHost(void *pointer)
+{
+    return do_hipHostFree(pointer);
+}
+
 hipError_t do_hipMemGetInfo(size_t *available, size_t *total)
 {
     int device = current_device();
