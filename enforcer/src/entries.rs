@@ -349,6 +349,27 @@ mod tests {
         assert_eq!(slots.len(), all);
     }
 
+    /// The lists are those of the real libraries: a test of the end-to-end suites compares them.
+    #[test]
+    fn dispatch_slots_are_those_of_the_real_libraries() {
+        for list in [
+            include_str!("../../tests/hip-standin/golden/6.4.3.txt"),
+            include_str!("../../tests/hip-standin/golden/7.2.4.txt"),
+        ] {
+            for api in Api::ALL {
+                let name = api.name().to_str().unwrap();
+                let line = list
+                    .lines()
+                    .find(|line| line.split(' ').next() == Some(name));
+                let Some(line) = line else {
+                    panic!("{name} is in no dispatch table");
+                };
+                let slot = line.rsplit(' ').next().and_then(|slot| slot.parse().ok());
+                assert_eq!(api.dispatch_slot(), slot, "{name}");
+            }
+        }
+    }
+
     const FUNCTIONS: Functions = Functions { first: 1, own: 2 };
 
     /// A plan that nothing has to be done for.

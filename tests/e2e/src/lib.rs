@@ -2,13 +2,13 @@
 //!
 //! What the suites in `tests/` and `cargo xtask` share: where things lie ([`paths`]), which
 //! runtimes there are ([`runtime`]), how the test programs are built for one ([`program`]), a node
-//! to run them in ([`mod@bench`]), how to talk to them ([`shell`]) and to two side by side ([`pair`]), and what the ledger says of
-//! them ([`status`]).
+//! to run them in ([`mod@bench`]), how to talk to them ([`shell`]) and to two side by side ([`pair`]), what the ledger says of
+//! them ([`status`]), and what the runtimes export ([`exports`]).
 
 pub mod bench;
 mod each;
 pub mod environment;
-
+pub mod exports;
 pub mod pair;
 pub mod paths;
 pub mod program;
