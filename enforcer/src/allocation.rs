@@ -9,7 +9,7 @@ use crate::guard::{self, Thread};
 use crate::helpers;
 use crate::hip;
 use crate::home::{self, Expected, Found, Proof};
-use crate::live::{Block, Sort};
+use crate::live::{Block, Class, Sort};
 use crate::mapping::MappingCall;
 use crate::process::{self, Standing};
 use crate::request::Request;
@@ -27,6 +27,8 @@ pub(crate) enum Plan {
     Mapping(MappingCall),
     /// Give the bytes of all that a reset frees back, or put it in the books again.
     Reset(ResetCall),
+    /// Look at what a call has made.
+    Look(&'static Account),
     /// Adapt an answer.
     Query(&'static Standing),
 }
@@ -78,6 +80,7 @@ impl Plan {
             | Self::Free(_)
             | Self::Mapping(_)
             | Self::Reset(_)
+            | Self::Look(_)
             | Self::Query(_) => {}
         }
     }
@@ -285,13 +288,17 @@ pub(crate) fn before_free(
     }
 }
 
-/// Gives the block's bytes back, or puts the block in the books again.
+/// Gives the block's bytes back, or puts the block in the books again. A native call for a block of a pool.
 pub(crate) fn after_free(plan: Plan, error: c_int) -> c_int {
     if let Plan::Free(Free { account, block }) = plan {
         belt(|| match error {
             hip::SUCCESS => account.freed(block),
             _ => account.not_freed(block),
         });
+        if matches!(block.class, Class::Pooled | Class::OwnPool) {
+            // The pool may have given it back at once.
+            account.settle_pools_of(block.gpu as usize);
+        }
     }
     error
 }

@@ -268,7 +268,20 @@ macro_rules! steps {
         )
     };
     ($api:expr, $functions:ident, $native:ident, observes { $($observer:ident)::+ ($($arg:expr),*) }) => {
-        $crate::entries::steps!($api, $functions, $native, answers { $($observer)::+ ($($arg),*) })
+        $crate::entries::call(
+            $api,
+            $functions,
+            $crate::observers::before,
+            $native,
+            |plan, error| {
+                if let ($crate::allocation::Plan::Look(account), $crate::hip::SUCCESS) = (plan, error) {
+                    // SAFETY: the runtime has returned from a call with these arguments with success.
+                    #[allow(unused_unsafe, reason = "some observers look at no argument")]
+                    unsafe { $($observer)::+(account $(, $arg)*) }
+                }
+                error
+            },
+        )
     };
     ($api:expr, $functions:ident, $native:ident, answers { $($query:ident)::+ ($($arg:expr),*) }) => {
         $crate::entries::call(

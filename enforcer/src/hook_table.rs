@@ -24,7 +24,7 @@ use crate::hip::{
     AllocationProperties, Array3dDescriptor, ChannelFormat, Extent, PitchedPtr,
     PlainArrayDescriptor, PropertiesLayout,
 };
-use crate::mapping;
+use crate::observers;
 use crate::queries;
 use crate::request;
 
@@ -76,6 +76,24 @@ define_hooks! {
     hipDeviceReset ()
         => resets {}, slot 60;
 
+    // When pools give back what they have kept
+
+    /// `hipError_t hipMemPoolTrimTo(hipMemPool_t mem_pool, size_t min_bytes_to_hold)`
+    hipMemPoolTrimTo (pool: *mut c_void, keep: usize)
+        => observes { observers::settle_pools() }, slot 250;
+    /// `hipError_t hipMemPoolDestroy(hipMemPool_t mem_pool)`
+    hipMemPoolDestroy (pool: *mut c_void)
+        => observes { observers::settle_pools() }, slot 241;
+    /// `hipError_t hipStreamSynchronize(hipStream_t stream)`
+    hipStreamSynchronize (stream: *mut c_void)
+        => observes { observers::settle_pools() }, slot 346;
+    /// `hipError_t hipEventSynchronize(hipEvent_t event)`
+    hipEventSynchronize (event: *mut c_void)
+        => observes { observers::settle_pools() }, slot 82;
+    /// `hipError_t hipDeviceSynchronize(void)`
+    hipDeviceSynchronize ()
+        => observes { observers::settle_pools() }, slot 66;
+
     // Physical memory, to be mapped
 
     /// `hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
@@ -97,7 +115,7 @@ define_hooks! {
     /// `hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *osHandle,
     /// hipMemAllocationHandleType shHandleType)`
     hipMemImportFromShareableHandle (handle: *mut *mut c_void, shareable: *mut c_void, kind: c_int)
-        => observes { mapping::imported(handle.cast_const().cast()) }, slot 237;
+        => observes { observers::imported(handle.cast_const().cast()) }, slot 237;
 
     // Arrays
 

@@ -10,7 +10,7 @@
 //! * `account`: the membership in the ledger, with `live` (blocks by pointer), `physical` (blocks by what
 //!   keeps them) and `devices` (GPUs by HIP number);
 //! * `request`, `sizes`, `home`: what a call asks for, how many bytes that is, and on which device;
-//! * `allocation`, `mapping`, `reset`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what they ask the runtime;
+//! * `allocation`, `mapping`, `reset`, `observers`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what they ask the runtime;
 //! * `overhead`, `tally`, `driver_pid`: what the driver holds for this process beyond its bookings;
 //! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
 //! * `guard`, `stack`, `signals`: calls inside of calls, and how threads are kept from ending inside of ours.
@@ -61,6 +61,7 @@ mod lock;
 mod log;
 mod lookup;
 mod mapping;
+mod observers;
 mod overhead;
 mod physical;
 mod process;

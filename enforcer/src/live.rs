@@ -191,14 +191,13 @@ impl LiveBlocks {
         self.lock().tallies.get(gpu).copied().unwrap_or_default()
     }
 
-    /// See [`Tally::settle`]; what the blocks come to then.
-    pub(crate) fn settle(&self, gpu: usize, missing: u64) -> Tally {
-        let mut locked = self.lock();
-        let Some(tally) = locked.tallies.get_mut(gpu) else {
-            return Tally::default();
-        };
-        tally.settle(missing);
-        *tally
+    /// Changes what the blocks on a GPU come to.
+    pub(crate) fn change_tally<R>(
+        &self,
+        gpu: usize,
+        change: impl FnOnce(&mut Tally) -> R,
+    ) -> Option<R> {
+        self.lock().tallies.get_mut(gpu).map(change)
     }
 
     /// (A panic inside would leave the blocks as they were or with one block more or less.)

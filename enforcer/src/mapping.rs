@@ -12,7 +12,7 @@ use crate::guard::Thread;
 use crate::helpers;
 use crate::hip;
 use crate::physical::{Change, Physical, Ticket};
-use crate::process::{self, Standing};
+use crate::process;
 
 /// The first release that unmaps several mappings in one call (seen in 7.2.4; 6.4.3 does nothing then).
 const UNMAPS_SEVERAL: c_int = 7;
@@ -83,18 +83,4 @@ pub(crate) fn after(plan: Plan, error: c_int) -> c_int {
         belt(|| account.end_physical(ticket, error == hip::SUCCESS));
     }
     error
-}
-
-/// `hipMemImportFromShareableHandle`: the memory is charged to who exported it, and the driver does not count it
-/// here. Its handle must not be taken for one that had the same value.
-///
-/// # Safety
-/// The runtime has returned success from a call with this place for its result, which is not null then.
-pub(crate) unsafe fn imported(standing: &Standing, handle: *const usize) {
-    let Standing::Booking(account) = standing else {
-        return;
-    };
-    // SAFETY: see above.
-    let handle = unsafe { handle.read_unaligned() };
-    belt(|| account.physical(|physical, tell| physical.forget_name(handle, tell)));
 }

@@ -46,6 +46,14 @@ impl Ticket {
     pub(crate) fn is_mapping(self) -> bool {
         matches!(self.what, What::Map { .. })
     }
+
+    /// The GPU that is reset.
+    pub(crate) fn gpu(self) -> Option<u32> {
+        match self.what {
+            What::Reset { gpu } => Some(gpu),
+            _ => None,
+        }
+    }
 }
 
 /// All physical memory of a process.

@@ -23,9 +23,11 @@ on_each_standin! {
     a_reset_gives_back_what_the_runtime_frees,
     a_reset_that_fails_changes_nothing,
     a_free_of_host_memory_gives_back,
+    what_a_pool_keeps_is_charged_and_used_again,
+    pools_give_back_when_they_are_trimmed_or_synchronised,
 }
 
-/// Commands with what is booked, in MiB, when each has been done. The results are those without the library, and
+/// Commands with what is booked or kept by pools, in MiB, when each has been done. The results are those without the library, and
 /// the stand-in has given as much as is booked.
 fn agree(setup: &Setup, script: &[(&str, u64)]) {
     let commands: Vec<&str> = script.iter().map(|(command, _)| *command).collect();
@@ -33,7 +35,8 @@ fn agree(setup: &Setup, script: &[(&str, u64)]) {
     let mut session = setup.start(&commands);
     for ((command, mib), native) in script.iter().zip(native) {
         assert_eq!(session.step(), native, "{command}");
-        assert_eq!(session.booked(0), mib * MIB, "{command}");
+        let charged = session.booked(0) + session.kept(0);
+        assert_eq!(charged, mib * MIB, "{command}");
         assert_eq!(session.given(0), mib * MIB, "{command}: the stand-in");
     }
     session.finish();
@@ -235,6 +238,82 @@ fn a_free_of_host_memory_gives_back(build: Build) {
             ("host_free:a", 0),
             ("managed:m:0x100000", 1),
             ("host_free:m", 0),
+        ],
+    );
+}
+
+/// A line of a refusal by the limit.
+fn is_refused(line: &str) -> bool {
+    line.contains(" = 2 ")
+}
+
+fn what_a_pool_keeps_is_charged_and_used_again(build: Build) {
+    let commands = [
+        "stream:s",
+        "default_pool:p:0",
+        "keep:p:0xffffffffffffffff",
+        "async:a:0x300000:s",
+        "free_async:a:s",
+        "synchronize:s",
+        "malloc:b:0x300000",
+        "async:a:0x300000:s",
+        "malloc:b:0x200000",
+        "malloc:b:0x100000",
+        "free_async:a:s",
+        "synchronize:s",
+        "async:a:0x300001:s",
+        "trim:p:0",
+        "malloc:c:0x300000",
+    ];
+    let mut session = Setup::new(build).limit("4MiB").start(&commands);
+    for (command, refused, mib) in [
+        ("stream", false, 0),
+        ("default_pool", false, 0),
+        ("keep", false, 0),
+        ("async", false, 3),
+        ("free_async", false, 3),
+        ("synchronize", false, 3),
+        ("malloc: it would be 6 MiB", true, 3),
+        ("async: it fits what the pool keeps", false, 3),
+        ("malloc: it would be 5 MiB", true, 3),
+        ("malloc", false, 4),
+        ("free_async", false, 4),
+        ("synchronize", false, 4),
+        ("async: one byte more than is kept", true, 4),
+        ("trim", false, 1),
+        ("malloc", false, 4),
+    ] {
+        let line = session.step();
+        assert_eq!(is_refused(&line), refused, "{command}: {line}");
+        assert!(refused || line.contains(" = 0"), "{command}: {line}");
+        let charged = session.booked(0) + session.kept(0);
+        assert_eq!(charged, mib * MIB, "{command}");
+        assert_eq!(session.given(0), mib * MIB, "{command}: the stand-in");
+    }
+    session.finish();
+}
+
+fn pools_give_back_when_they_are_trimmed_or_synchronised(build: Build) {
+    agree(
+        &Setup::new(build),
+        &[
+            ("stream:s", 0),
+            ("default_pool:p:0", 0),
+            ("async:a:0x300000:s", 3),
+            ("free_async:a:s", 3),
+            ("device_synchronize:-", 0),
+            ("async:a:0x300000:s", 3),
+            ("free:a", 0),
+            ("keep:p:0x200000", 0),
+            ("async:a:0x100000:s", 1),
+            ("async:b:0x100000:s", 2),
+            ("async:c:0x100000:s", 3),
+            ("free_async:b:s", 3),
+            ("free_async:c:s", 3),
+            ("synchronize:s", 2),
+            ("trim:p:0x100000", 1),
+            ("free_async:a:s", 1),
+            ("reset:-", if build == Build::FivePlain { 1 } else { 0 }),
         ],
     );
 }

@@ -28,6 +28,7 @@ on_each_runtime!(
     a_free_that_fails_keeps_the_booking,
     what_other_functions_free_is_given_back,
     a_pool_s_cache_is_not_held_against_the_program,
+    what_a_pool_keeps_is_charged,
     captured_allocations_work_as_before,
     a_second_process_is_refused_what_the_first_holds,
 );
@@ -721,6 +722,52 @@ fn a_cache_is_not_held_against_the_program(version: &str, make: &str) -> Result<
     Ok(())
 }
 
+/// As long as it does, nobody else gets that; then everybody can.
+fn what_a_pool_keeps_is_charged(version: &str) -> Result<()> {
+    let bench = Bench::start(version)?;
+    let mut shell = prepared(&bench, "4GiB")?;
+    let mut second = prepared(&bench, "4GiB")?;
+    assert_eq!(shell.say("hipMemPoolCreate q 0")?, "ok");
+    for (pool, make) in [
+        ("p", "hipMallocAsync a 3221225472 s"),
+        ("q", "hipMallocFromPoolAsync a 3221225472 q s"),
+    ] {
+        assert_eq!(
+            shell.say(&format!("hipMemPoolSetAttribute {pool} 4 max"))?,
+            "ok"
+        );
+        for command in [make, "hipFreeAsync a s", "hipStreamSynchronize s"] {
+            assert_eq!(shell.say(command)?, "ok", "{command}");
+        }
+        let kept = given(&bench)?;
+        if kept < 3 * GIB && bench.runtime.major() >= 7 {
+            continue; // it keeps small blocks only
+        }
+        ensure!(kept >= 3 * GIB, "{pool} keeps nothing: this shows nothing");
+        for other in [&mut shell, &mut second] {
+            ensure!(!other.malloc("b", 3 * GIB)?, "{pool}");
+            ensure!(other.info()?.free <= GIB, "{pool}");
+        }
+        ensure!(
+            given(&bench)? <= 4 * GIB + 512 * MIB,
+            "{pool}: {}",
+            given(&bench)?
+        );
+        // It is used again, trimmed or not.
+        for command in [make, "hipFreeAsync a s", "hipStreamSynchronize s"] {
+            assert_eq!(shell.say(command)?, "ok", "{pool}: {command}");
+        }
+        assert_eq!(shell.say(&format!("hipMemPoolTrimTo {pool} 0"))?, "ok");
+        ensure!(
+            second.malloc("b", 3 * GIB)?,
+            "{pool}: {}",
+            second.messages()
+        );
+        second.free("b")?;
+    }
+    Ok(())
+}
+
 /// A graph that allocates and frees, made from a stream: the same commands have the same answers.
 fn captured_allocations_work_as_before(version: &str) -> Result<()> {
     let bench = Bench::start(version)?;
@@ -775,6 +822,9 @@ fn a_second_process_is_refused_what_the_first_holds(version: &str) -> Result<()>
             _ => "hipFree a",
         };
         assert_eq!(first.say(free)?, "ok", "{command}");
+        // A pool has it until the stream has come that far, or longer.
+        assert_eq!(first.say("hipStreamSynchronize s")?, "ok");
+        assert_eq!(first.say("hipMemPoolTrimTo p 0")?, "ok");
         ensure!(second.info()?.free > GIB, "{command}");
     }
     Ok(())

@@ -94,8 +94,7 @@ static hipError_t create(struct array **out, unsigned element, hipExtent extent,
         return hipErrorInvalidValue;
     int device = current_device();
     uint64_t charged = rounded(bytes_of(element, extent, levels));
-    if (!account_take(device, KindArray, charged) &&
-        !(pools_trim_device(device) && account_take(device, KindArray, charged)))
+    if (!account_take(device, KindArray, charged))
         return hipErrorOutOfMemory;
     struct array *array = malloc(sizeof *array);
     if (!array) {

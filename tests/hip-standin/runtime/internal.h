@@ -214,8 +214,6 @@ struct stream {
 };
 /* Work of a stream (NULL: all) of a device is done: freed memory goes back to its pool. */
 void pools_synchronize(int device, hipStream_t stream, bool all_streams);
-/* Gives unused memory of a device's pools back. True if there was any. */
-bool pools_trim_device(int device);
 hipError_t pool_free_locked(struct block *block, hipStream_t stream, bool now);
 void pools_reset(int device);
 void pools_after_fork(void);

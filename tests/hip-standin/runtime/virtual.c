@@ -138,8 +138,7 @@ hipError_t do_hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t bytes
     if (error != hipSuccess)
         return error;
     uint64_t charged = rounded(bytes);
-    if (!account_take(device, kind, charged) &&
-        !(pools_trim_device(device) && account_take(device, kind, charged)))
+    if (!account_take(device, kind, charged))
         return hipErrorOutOfMemory;
     pthread_mutex_lock(&lock);
     struct allocation *made = add(bytes, charged, device, kind);
