@@ -17,6 +17,7 @@ use crate::overhead::Overhead;
 use crate::physical::{Change, Physical, Ticket};
 use crate::process::Trouble;
 use crate::refusal::{self, Pace};
+use crate::runtime;
 use crate::settings::{Budget, FailMode};
 use crate::signals::uncancelled;
 use crate::stderr::say;
@@ -118,13 +119,8 @@ impl Account {
         for notice in &joined.notices {
             say!("{notice}");
         }
-        for api in Api::ALL {
-            joined
-                .member
-                .set_engine(api as usize, HookEngine::ExportOnly);
-        }
         tracing::info!("joined the budget '{}'", budget.name.as_str());
-        Ok(Self {
+        let account = Self {
             member: joined.member,
             live: LiveBlocks::new(devices.gpus().len()),
             overhead: Overhead::new(devices.gpus().iter().map(|gpu| gpu.gpu_id)),
@@ -133,7 +129,17 @@ impl Account {
             budget: budget.name.as_str().to_owned(),
             reap_due: Due::at_once(),
             pools_keep: AtomicBool::new(false),
-        })
+        };
+        account.show_engines();
+        Ok(account)
+    }
+
+    /// Shows in the ledger how each function is hooked, in the runtime that came first.
+    pub(crate) fn show_engines(&self) {
+        for api in Api::ALL {
+            let engine = runtime::first().map_or(HookEngine::ExportOnly, |first| first.engine(api));
+            self.member.set_engine(api as usize, engine);
+        }
     }
 
     /// Reserves `bytes` on a device (or what the runtime said instead of one).

@@ -12,12 +12,13 @@ use hipflex_kfd::{Bdf, Root, Topology};
 use crate::environment;
 use crate::helpers;
 use crate::process::Trouble;
+use crate::runtime::{self, MOST_RUNTIMES};
 use crate::settings::FailMode;
 use crate::signals::uncancelled;
 use crate::stderr::{say, say_once};
 
 /// HIP device numbers whose GPU is remembered; higher ones are looked up every time.
-const REMEMBERED: usize = 256;
+const REMEMBERED: usize = 128;
 /// In a remembered number's place: not asked yet.
 const UNKNOWN: u16 = 0;
 /// In a remembered number's place: none of our GPUs, as the user was told.
@@ -41,7 +42,8 @@ pub(crate) struct Devices {
     /// What becomes of allocations on other devices.
     fail_mode: FailMode,
     /// Index into `gpus` plus 1, or one of the constants above.
-    by_number: [AtomicU16; REMEMBERED],
+    /// For each runtime: two copies may number them differently.
+    by_number: [[AtomicU16; REMEMBERED]; MOST_RUNTIMES],
     /// How many devices HIP shows; 0: not asked yet.
     count: AtomicU16,
 }
@@ -64,7 +66,7 @@ impl Devices {
             gpus,
             source,
             fail_mode,
-            by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
+            by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] }; MOST_RUNTIMES],
             count: AtomicU16::new(0),
         })
     }
@@ -82,9 +84,10 @@ impl Devices {
     /// The index of the GPU that HIP calls `device`; `None` if it is none of ours (the user is told).
     #[inline]
     pub(crate) fn index(&self, device: c_int) -> Option<usize> {
+        let runtime = runtime::of_this_call().map_or(0, |runtime| runtime.number());
         let place = usize::try_from(device)
             .ok()
-            .and_then(|n| self.by_number.get(n));
+            .and_then(|n| self.by_number.get(runtime)?.get(n));
         match place.map_or(UNKNOWN, |place| place.load(Ordering::Relaxed)) {
             UNPLACED => None,
             UNKNOWN => self.find_index(device, place),
@@ -245,7 +248,7 @@ mod tests {
             gpus: listed(list).unwrap(),
             source: "that this test lists",
             fail_mode: FailMode::Closed,
-            by_number: [const { AtomicU16::new(UNKNOWN) }; REMEMBERED],
+            by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] }; MOST_RUNTIMES],
             count: AtomicU16::new(0),
         };
         let two = devices("0000:03:00.0,0000:83:00.0");

@@ -186,6 +186,11 @@ unsafe extern "C" fn shown(info: *mut libc::dl_phdr_info, _: usize, data: *mut c
     c_int::from(step(&Object(info)))
 }
 
+/// How many objects were ever loaded: while it stays, nothing new is there.
+pub(crate) fn loaded_so_far() -> u64 {
+    find_object(|object| Some(object.0.dlpi_adds)).unwrap_or(0)
+}
+
 impl<'a> Object<'a> {
     /// Where it is loaded: the same for every symbol of it, and for no other object.
     pub(crate) fn base(&self) -> usize {
@@ -214,6 +219,21 @@ impl<'a> Object<'a> {
             segment.p_type == libc::PT_LOAD
                 && address.wrapping_sub(start) < segment.p_memsz as usize
         })
+    }
+
+    /// Whether `address` lies in code of this object.
+    pub(crate) fn has_code_at(&self, address: usize) -> bool {
+        self.segments().iter().any(|segment| {
+            let start = self.base().wrapping_add(segment.p_vaddr as usize);
+            segment.p_type == libc::PT_LOAD
+                && segment.p_flags & libc::PF_X != 0
+                && address.wrapping_sub(start) < segment.p_memsz as usize
+        })
+    }
+
+    /// The address of the default version of a function that it defines.
+    pub(crate) fn symbol(&self, name: &CStr) -> Option<usize> {
+        self.section()?.symbol(name)
     }
 
     /// Its first address, and the first one behind it.

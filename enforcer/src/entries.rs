@@ -56,6 +56,7 @@ pub(crate) fn call(
     if !thread.enter(&raw const frame as usize) {
         return native(functions.own);
     }
+    thread.serve(functions.runtime);
     let result = match before(thread) {
         Verdict::Native => native(functions.first),
         Verdict::Planned => {
@@ -130,20 +131,37 @@ macro_rules! define_hooks {
                 NAMES.get(self as usize).copied().unwrap_or(c"")
             }
 
-            /// The address of our entry.
+            /// The address of our export.
             pub(crate) fn entry(self) -> usize {
                 match self { $(Self::$name => exported::$name as *const () as usize),* }
             }
 
+            /// The address of the entry for the function of the runtime of this number, which is reached by
+            /// its address or from below its export.
+            pub(crate) fn entry_of(self, runtime: usize) -> Option<usize> {
+                const { assert!($crate::runtime::MOST_RUNTIMES == 4) };
+                match runtime {
+                    0 => Some(self.counted::<0>()),
+                    1 => Some(self.counted::<1>()),
+                    2 => Some(self.counted::<2>()),
+                    3 => Some(self.counted::<3>()),
+                    _ => None,
+                }
+            }
+
+            fn counted<const RUNTIME: usize>(self) -> usize {
+                match self { $(Self::$name => counted::$name::<RUNTIME> as *const () as usize),* }
+            }
+
             /// The function's place in the runtime's dispatch table (ROCm 6 and later), counted in
             /// pointers behind the table's size; `None` for a function without a place of its own.
-            #[allow(dead_code, reason = "for the engine that swaps the slots of the dispatch table")]
             pub(crate) fn dispatch_slot(self) -> Option<usize> {
                 match self { $(Self::$name => $crate::entries::slot!($slot)),* }
             }
         }
 
-        /// The functions that programs call.
+        /// The functions that programs call. Each asks [`crate::runtime::reached`] where its caller would have
+        /// got without us, and jumps there: the call stays the caller's own.
         #[allow(non_snake_case, reason = "the names are HIP's own")]
         mod exported {
             #[allow(unused_imports)]
@@ -155,21 +173,37 @@ macro_rules! define_hooks {
                 /// # Safety
                 /// As for the runtime's function of this name.
                 #[cfg_attr(not(test), unsafe(no_mangle))]
-                pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> core::ffi::c_int {
-                    // SAFETY: the address is that of the function of this name in the HIP runtime (or in
-                    // whatever else the program would have called); the table states its signature.
-                    // The arguments are the program's own.
+                #[unsafe(naked)]
+                pub(super) unsafe extern "C-unwind" fn $name($(_: $type),*) -> core::ffi::c_int {
+                    $crate::entries::jump_where_reached!(Api::$name)
+                }
+            )*
+        }
+
+        /// The entries for the functions of one runtime, by its number: what exports and look-ups lead to, or what
+        /// hooks below the runtime's exports do.
+        #[allow(non_snake_case, reason = "the names are HIP's own")]
+        mod counted {
+            #[allow(unused_imports)]
+            use super::*;
+
+            $(
+                /// # Safety
+                /// As for the runtime's function of this name.
+                pub(super) unsafe extern "C-unwind" fn $name<const RUNTIME: usize>(
+                    $($arg: $type),*
+                ) -> core::ffi::c_int {
+                    // SAFETY: the address is that of the function of this name in the HIP runtime (or in a
+                    // wrapper of it), or of its code behind the hook that led here; the table states its
+                    // signature. The arguments are the program's own.
                     let native = |address: usize| unsafe {
                         let function: unsafe extern "C-unwind" fn($($type),*) -> core::ffi::c_int =
                             core::mem::transmute(address);
                         function($($arg),*)
                     };
-                    let functions = match $crate::runtime::native(Api::$name) {
-                        $crate::runtime::Native::Runtime(functions) => functions,
-                        $crate::runtime::Native::Foreign(address) => return native(address),
-                        $crate::runtime::Native::Missing => {
-                            return $crate::hip::ERROR_NOT_INITIALIZED;
-                        }
+                    let Some(functions) = $crate::runtime::behind(RUNTIME, Api::$name) else {
+                        // Nothing leads here before the runtime of this number is known.
+                        return $crate::hip::ERROR_NOT_INITIALIZED;
                     };
                     $crate::entries::steps!(Api::$name, functions, native, $kind $how)
                 }
@@ -178,6 +212,55 @@ macro_rules! define_hooks {
     };
 }
 pub(crate) use define_hooks;
+
+/// The code of an export. The arguments stay where they are: the registers that may hold some are kept, and none of
+/// the functions takes floating-point numbers. Rust has no way to ask for the caller's address, which is the return
+/// address here.
+macro_rules! jump_where_reached {
+    ($api:expr) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "endbr64",
+            "push rdi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rsi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rdx",
+            ".cfi_adjust_cfa_offset 8",
+            "push rcx",
+            ".cfi_adjust_cfa_offset 8",
+            "push r8",
+            ".cfi_adjust_cfa_offset 8",
+            "push r9",
+            ".cfi_adjust_cfa_offset 8",
+            // Six pushes and 8 bytes make rsp a multiple of 16.
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 8",
+            "mov edi, {api}",
+            "mov rsi, qword ptr [rsp + 56]",
+            "call {reached}",
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            "pop r9",
+            ".cfi_adjust_cfa_offset -8",
+            "pop r8",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rcx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rdx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rsi",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -8",
+            "jmp rax",
+            ".cfi_endproc",
+            api = const $api as usize,
+            reached = sym $crate::runtime::reached,
+        )
+    };
+}
+pub(crate) use jump_where_reached;
 
 /// The steps of a call, by what the function does.
 macro_rules! steps {
@@ -339,6 +422,7 @@ pub(crate) const fn c_string(name: &'static str) -> &'static core::ffi::CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::Runtime;
     use std::cell::Cell;
 
     #[test]
@@ -383,7 +467,15 @@ mod tests {
         }
     }
 
-    const FUNCTIONS: Functions = Functions { first: 1, own: 2 };
+    const FIRST: usize = 1;
+
+    fn functions() -> Functions {
+        Functions {
+            first: FIRST,
+            own: 2,
+            runtime: Runtime::without_functions(),
+        }
+    }
 
     /// A plan that nothing has to be done for.
     fn planned(thread: &Thread) -> Verdict {
@@ -401,7 +493,7 @@ mod tests {
         let inner = || {
             call(
                 Api::hipMalloc,
-                FUNCTIONS,
+                functions(),
                 planned,
                 |address| 10 + address as c_int,
                 count,
@@ -409,10 +501,10 @@ mod tests {
         };
         let outer = call(
             Api::hipMalloc,
-            FUNCTIONS,
+            functions(),
             planned,
             |address| {
-                assert_eq!(address, FUNCTIONS.first);
+                assert_eq!(address, FIRST);
                 let mut result = 0;
                 crate::stack::tests::from_outside(&mut || result = inner());
                 result
@@ -432,14 +524,16 @@ mod tests {
         };
         let before = |_: &Thread| belt(|| panic!("before")).unwrap_or(Verdict::Native);
         assert_eq!(
-            call(Api::hipMalloc, FUNCTIONS, before, native, |_, error| error),
+            call(Api::hipMalloc, functions(), before, native, |_, error| {
+                error
+            }),
             5
         );
         let after = |_, error| {
             belt(|| panic!("after"));
             error
         };
-        assert_eq!(call(Api::hipMalloc, FUNCTIONS, planned, native, after), 5);
+        assert_eq!(call(Api::hipMalloc, functions(), planned, native, after), 5);
         assert_eq!(calls.get(), 2);
     }
 }

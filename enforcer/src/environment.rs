@@ -12,13 +12,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 /// All variables of this library.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "FH_BUDGET",
     "FH_CU_RANGE",
     "FH_ENABLE_HOOKS",
     "FH_ENABLE_LOG",
     "FH_FAIL_MODE",
     "FH_HIP_LIB_PATH",
+    "FH_HOOK_ENGINE",
     "FH_LOG_LEVEL",
     "FH_LOG_PATH",
     "FH_MEMORY_LIMIT",
@@ -26,6 +27,9 @@ const NAMES: [&str; 12] = [
     "FH_SHM_SHARED",
     "FH_VISIBLE_DEVICES",
 ];
+
+/// The place of `FH_MEMORY_LIMIT` among them.
+const LIMIT: usize = 9;
 
 /// Room for the values of all of them together, in bytes: three paths of at most `PATH_MAX` (4,096), and the
 /// rest is for what is short.
@@ -47,6 +51,8 @@ struct Kept {
     values: [u8; CAPACITY],
     used: usize,
     found: [Found; NAMES.len()],
+    /// Whether there is a limit among them.
+    limited: bool,
 }
 
 impl Kept {
@@ -55,6 +61,7 @@ impl Kept {
             values: [0; CAPACITY],
             used: 0,
             found: [Found::Unset; NAMES.len()],
+            limited: false,
         }
     }
 
@@ -82,7 +89,7 @@ impl Kept {
     /// # Safety
     /// `entry` is a C string.
     unsafe fn take_entry(&mut self, entry: *const c_char) {
-        for (name, found) in NAMES.iter().zip(&mut self.found) {
+        for (number, (name, found)) in (0..).zip(NAMES.iter().zip(&mut self.found)) {
             // As for getenv, the first of several of a name counts.
             if *found != Found::Unset {
                 continue;
@@ -97,6 +104,7 @@ impl Kept {
                 Some(len) => Found::Kept(self.used, len),
                 None => Found::TooLong,
             };
+            self.limited |= number == LIMIT;
             if let Found::Kept(start, len) = *found {
                 self.used = start.saturating_add(len);
             }
@@ -209,6 +217,12 @@ pub(crate) fn var(name: &str) -> Option<OsString> {
     kept.map(OsStr::to_os_string).or_else(|| env::var_os(name))
 }
 
+/// Whether the program was started with a limit. Allocates nothing.
+pub(crate) fn has_limit() -> bool {
+    // Not by `Kept::found`: comparing names may call memcmp, which others interpose.
+    at_start().is_some_and(|kept| kept.limited)
+}
+
 /// As [`var`], for a variable on which the account depends: the error says that its value could not be kept,
 /// so that what it is now need not be what the user set.
 pub(crate) fn kept_var(name: &str) -> Result<Option<OsString>, String> {
@@ -236,6 +250,13 @@ mod tests {
         // SAFETY: an array of C strings with null at its end, all alive.
         unsafe { kept.take(entries.as_ptr()) };
         kept
+    }
+
+    #[test]
+    fn a_limit_is_noticed() {
+        assert_eq!(NAMES[LIMIT], "FH_MEMORY_LIMIT");
+        assert!(kept(&["FH_BUDGET=one", "FH_MEMORY_LIMIT="]).limited);
+        assert!(!kept(&["FH_BUDGET=one", "FH_MEMORY_LIMITS=1"]).limited);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use core::ptr;
 
 use crate::allocation::{Plan, Unsettled};
 use crate::entries::belt;
+use crate::runtime::Runtime;
 use crate::signals::uncancelled;
 use crate::stack::{self, Found};
 
@@ -27,6 +28,8 @@ pub(crate) struct Thread {
     under_way: Cell<Option<Plan>>,
     /// What of it the runtime's answer will tell. Apart from the plan, since most calls have none.
     unsettled: Cell<Option<Unsettled>>,
+    /// The runtime that the outer call is for.
+    runtime: Cell<Option<&'static Runtime>>,
     /// The library is setting itself up in this thread. Whatever calls HIP now must not wait for that.
     setting_up: Cell<bool>,
 }
@@ -59,12 +62,24 @@ pub(crate) fn setting_up<T>(step: impl FnOnce() -> T) -> T {
     })
 }
 
+/// Whether [`setting_up`] runs in this thread.
+pub(crate) fn is_setting_up() -> bool {
+    THREAD.with(|thread| thread.setting_up.get())
+}
+
+/// The runtime that the outer call of this thread is for, or the last one was.
+#[inline]
+pub(crate) fn runtime() -> Option<&'static Runtime> {
+    THREAD.with(|thread| thread.runtime.get())
+}
+
 impl Thread {
     const fn new() -> Self {
         Self {
             frame: Cell::new(0),
             under_way: Cell::new(None),
             unsettled: Cell::new(None),
+            runtime: Cell::new(None),
             setting_up: Cell::new(false),
         }
     }
@@ -78,6 +93,12 @@ impl Thread {
         }
         self.frame.set(frame);
         true
+    }
+
+    /// Says which runtime the outer call is for.
+    #[inline]
+    pub(crate) fn serve(&self, runtime: &'static Runtime) {
+        self.runtime.set(Some(runtime));
     }
 
     /// Ends what a successful [`Thread::enter`] began.

@@ -61,7 +61,7 @@ helpers! {
 /// In an `unsafe` block: the types are those of the helper's signature, and the arguments are what it allows.
 macro_rules! ask {
     ($helper:ident($($argument:expr => $type:ty),*)) => {
-        match runtime::helper(Helper::$helper) {
+        match runtime::of_this_call().and_then(|runtime| runtime.helper(Helper::$helper)) {
             None => hip::ERROR_NOT_INITIALIZED,
             Some(address) => {
                 let function: unsafe extern "C-unwind" fn($($type),*) -> c_int =

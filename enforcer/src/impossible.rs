@@ -1,7 +1,7 @@
 //! The error for a refused allocation, from the runtime itself: it is asked for more than can exist.
 //!
 //! So `hipGetLastError` knows of it in the way of the runtime at hand (how long an error is remembered differs
-//! between releases), a uprobe on the runtime's export sees a refused call, and on a machine where nothing
+//! between releases), and on a machine where nothing
 //! can be allocated anyway the program gets the runtime's own reason. Runtimes check this
 //! before they touch the device.
 //!
@@ -15,7 +15,7 @@ use core::ptr;
 use crate::entries::Api;
 use crate::helpers;
 use crate::hip::{self, AllocationProperties};
-use crate::runtime::{self, Native};
+use crate::runtime;
 use crate::signals::uncancelled;
 
 /// The error of a call of `api` that is refused. A native call.
@@ -32,22 +32,20 @@ pub(crate) fn error(api: Api) -> c_int {
 
 /// From `hipMalloc`.
 fn linear() -> c_int {
-    let (Native::Runtime(malloc), Native::Runtime(free)) = (
-        runtime::native(Api::hipMalloc),
-        runtime::native(Api::hipFree),
-    ) else {
+    let function = |api| runtime::of_this_call()?.original(api);
+    let (Some(malloc), Some(free)) = (function(Api::hipMalloc), function(Api::hipFree)) else {
         return hip::ERROR_OUT_OF_MEMORY;
     };
     let mut nothing: *mut c_void = ptr::null_mut();
     // SAFETY: the addresses are the runtime's hipMalloc and hipFree; `nothing` outlives the calls.
     unsafe {
         let malloc: unsafe extern "C-unwind" fn(*mut *mut c_void, usize) -> c_int =
-            core::mem::transmute(malloc.own);
+            core::mem::transmute(malloc);
         let error = malloc(&raw mut nothing, hip::IMPOSSIBLE_SIZE);
         match error {
             hip::SUCCESS => {
                 let free: unsafe extern "C-unwind" fn(*mut c_void) -> c_int =
-                    core::mem::transmute(free.own);
+                    core::mem::transmute(free);
                 free(nothing);
                 hip::ERROR_OUT_OF_MEMORY
             }
@@ -69,9 +67,7 @@ struct Properties {
 fn physical() -> Option<c_int> {
     /// `hipMemAllocationTypePinned`, the only one there is.
     const PINNED: c_int = 1;
-    let Native::Runtime(create) = runtime::native(Api::hipMemCreate) else {
-        return None;
-    };
+    let create = runtime::of_this_call()?.original(Api::hipMemCreate)?;
     let properties = Properties {
         known: AllocationProperties {
             allocation_type: PINNED,
@@ -89,7 +85,7 @@ fn physical() -> Option<c_int> {
             usize,
             *const Properties,
             c_ulonglong,
-        ) -> c_int = core::mem::transmute(create.own);
+        ) -> c_int = core::mem::transmute(create);
         create(
             &raw mut nothing,
             hip::IMPOSSIBLE_SIZE,

@@ -41,6 +41,7 @@ compile_error!("libhipflex.so is for x86-64 Linux, as the HIP runtimes are");
 
 mod account;
 mod allocation;
+mod below;
 mod clock;
 mod devices;
 mod driver_pid;
@@ -67,6 +68,7 @@ mod physical;
 mod process;
 mod queries;
 mod refusal;
+mod registration;
 mod request;
 mod reset;
 mod runtime;

@@ -56,6 +56,26 @@ pub(crate) fn find(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> 
     address as usize
 }
 
+/// The address of `name` in the scope of the library that `caller` lies in, beyond the global one: a library that was
+/// loaded with RTLD_LOCAL sees its own dependencies too. `None` if there is none, or that is the program.
+pub(crate) fn in_scope_of(caller: usize, name: &CStr, version: Option<&CStr>) -> Option<usize> {
+    let path =
+        elf::find_object(|object| object.contains(caller).then(|| object.path().to_owned()))?;
+    if path.is_empty() {
+        return None;
+    }
+    // SAFETY: a C string; with RTLD_NOLOAD nothing is loaded, only counted once more. The count
+    // is given back below.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+    if handle.is_null() {
+        return None;
+    }
+    let found = find(handle, name, version);
+    // SAFETY: the handle was opened above, and the caller's library stays loaded while it calls.
+    unsafe { libc::dlclose(handle) };
+    (found != 0).then_some(found)
+}
+
 /// Whether another copy of this library comes before this one: an image may preload one, and `hipflex run`
 /// another. Then that one counts, and this one does nothing.
 pub(crate) fn another_copy_counts() -> bool {

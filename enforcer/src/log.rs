@@ -34,7 +34,8 @@ pub(crate) fn start() {
     if STARTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    if says_no("FH_ENABLE_LOG") {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if says_no("FH_ENABLE_LOG", &TOLD) {
         return;
     }
     let level = environment::var("FH_LOG_LEVEL").unwrap_or_default();

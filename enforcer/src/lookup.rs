@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::elf;
 use crate::entries::{Api, belt};
 use crate::linker::{self, after_us, find, forget_error};
-use crate::runtime::{self, Owner};
+use crate::runtime::{self, MOST_RUNTIMES, Owner};
 use crate::signals::uncancelled;
 use crate::stderr::say;
 
@@ -126,8 +126,16 @@ unsafe extern "C" fn decide_dlsym(
             },
             jump,
         ),
-        _ => Decision { answer: 0, jump },
+        _ => {
+            runtime::look_around(is_handle(handle), caller);
+            Decision { answer: 0, jump }
+        }
     }
+}
+
+/// Whether a library is asked, and not the order in which the linker searches.
+fn is_handle(handle: *mut c_void) -> bool {
+    handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT
 }
 
 unsafe extern "C" fn decide_dlvsym(
@@ -153,6 +161,7 @@ unsafe extern "C" fn decide_dlvsym(
             )
         }
         _ => {
+            runtime::look_around(is_handle(handle), caller);
             // SAFETY: as above.
             let ours = unsafe { next_override(handle, name, caller) };
             Decision {
@@ -242,15 +251,22 @@ fn decide_hooked(question: &Question<'_>, jump: usize) -> Decision {
             Decision { answer: 0, jump: 0 }
         }
         Answer::Function(address) => match runtime::owner(address) {
-            Owner::Chosen => {
+            Owner::Runtime(runtime) => {
+                forget_error();
+                Decision {
+                    answer: runtime.answer(question.api).unwrap_or(entry),
+                    jump: 0,
+                }
+            }
+            Owner::Nobody => {
                 forget_error();
                 Decision {
                     answer: entry,
                     jump: 0,
                 }
             }
-            Owner::OtherRuntime => {
-                say_second_runtime(question.api);
+            Owner::OneTooMany => {
+                say_one_too_many(question.api);
                 Decision { answer: 0, jump }
             }
             Owner::Unrelated => Decision { answer: 0, jump },
@@ -305,38 +321,19 @@ impl Question<'_> {
         }
     }
 
-    /// A library that was loaded with RTLD_LOCAL sees, with RTLD_DEFAULT, its own dependencies too.
+    /// What RTLD_DEFAULT finds beyond the global scope.
     fn in_scope_of_caller(&self, otherwise: Answer) -> Answer {
-        let path = elf::find_object(|object| {
-            object
-                .contains(self.caller)
-                .then(|| object.path().to_owned())
-        });
-        let Some(path) = path.filter(|path| !path.is_empty()) else {
-            return otherwise;
-        };
-        // SAFETY: a C string; with RTLD_NOLOAD nothing is loaded, only counted once more. The count
-        // is given back below.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
-        if handle.is_null() {
-            return otherwise;
-        }
-        let found = find(handle, self.api.name(), self.version);
-        // SAFETY: the handle was opened above, and the caller's library stays loaded while it calls.
-        unsafe { libc::dlclose(handle) };
-        match found {
-            0 => otherwise,
-            found => Answer::Function(found),
-        }
+        linker::in_scope_of(self.caller, self.api.name(), self.version)
+            .map_or(otherwise, Answer::Function)
     }
 }
 
-fn say_second_runtime(api: Api) {
+fn say_one_too_many(api: Api) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         say!(
-            "this process looks up {:?} in a second HIP runtime than the one in use; what it allocates \
-             through that is not counted. Name the one to use in FH_HIP_LIB_PATH",
+            "this process looks up {:?} in a further HIP runtime, and {MOST_RUNTIMES} are counted at most: what it \
+             allocates through that one is not",
             api.name()
         );
     }

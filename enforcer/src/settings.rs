@@ -1,5 +1,6 @@
 //! The variables that decide whether and how the library works, as the user wrote them.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::OsString;
 
 use hipflex_ledger::{BudgetName, DEFAULT_BUDGET, LimitSpec, Place, yes_or_no};
@@ -37,7 +38,8 @@ pub(crate) struct Budget {
 
 /// Reads the variables. `FH_CU_RANGE`, which this version does not know, is told to the user.
 pub(crate) fn read() -> Wish {
-    if says_no("FH_ENABLE_HOOKS") || linker::another_copy_was_found() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if says_no("FH_ENABLE_HOOKS", &TOLD) || linker::another_copy_was_found() {
         return Wish::Inert;
     }
     if var("FH_CU_RANGE").is_some() {
@@ -53,7 +55,39 @@ pub(crate) fn read() -> Wish {
     }
 }
 
+/// How functions are hooked below the runtime's exports (`FH_HOOK_ENGINE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EngineChoice {
+    /// Through the dispatch table where there is one; what is left, and other runtimes, inline.
+    Auto,
+    Table,
+    /// Inline, by crate `detour`.
+    Detour,
+    /// Inline, by GUM.
+    Gum,
+    /// Not at all: by the names of the functions only.
+    None,
+}
+
+/// `FH_HOOK_ENGINE`. The error has a text for the user.
+pub(crate) fn engine() -> Result<EngineChoice, String> {
+    let Some(value) = kept_var("FH_HOOK_ENGINE")? else {
+        return Ok(EngineChoice::Auto);
+    };
+    match value.to_str() {
+        Some("auto" | "") => Ok(EngineChoice::Auto),
+        Some("table") => Ok(EngineChoice::Table),
+        Some("detour") => Ok(EngineChoice::Detour),
+        Some("gum") => Ok(EngineChoice::Gum),
+        Some("none") => Ok(EngineChoice::None),
+        _ => Err(format!(
+            "FH_HOOK_ENGINE={value:?} is none of \"auto\", \"table\", \"detour\", \"gum\", \"none\""
+        )),
+    }
+}
+
 fn budget(limit: &OsString) -> Result<Budget, String> {
+    engine()?;
     let set = |name| kept_var(name).map(|value| value.filter(|value| !value.is_empty()));
     let name = set("FH_BUDGET")?;
     let name = name.map_or_else(
@@ -87,13 +121,14 @@ pub(crate) fn fail_mode() -> FailMode {
     }
 }
 
-/// Whether a variable says no ([`yes_or_no`]). A word that is neither is told to the user, and is none.
-pub(crate) fn says_no(variable: &str) -> bool {
+/// Whether a variable says no ([`yes_or_no`]). A word that is neither is told to the user, once by each of these
+/// marks, and is none.
+pub(crate) fn says_no(variable: &str, told: &AtomicBool) -> bool {
     let Some(value) = var(variable).filter(|value| !value.is_empty()) else {
         return false;
     };
     let word = yes_or_no(&value);
-    if word.is_none() {
+    if word.is_none() && !told.swap(true, Ordering::Relaxed) {
         say!(
             "{variable}={value:?} is neither yes (1, true, on, yes) nor no (0, false, off, no); taken for yes"
         );

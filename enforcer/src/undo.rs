@@ -7,7 +7,7 @@ use crate::entries::Api;
 use crate::hip;
 use crate::live::Sort;
 use crate::request::Request;
-use crate::runtime::{self, Native};
+use crate::runtime;
 
 /// How to take an allocation back, and what stood where its results are.
 #[derive(Clone, Copy)]
@@ -62,7 +62,8 @@ impl Undo {
             (Sort::Memory, Some(_)) => Api::hipFreeAsync,
             (Sort::Memory, None) => Api::hipFree,
         };
-        let Native::Runtime(functions) = runtime::native(api) else {
+        let Some(function) = runtime::of_this_call().and_then(|runtime| runtime.original(api))
+        else {
             return false;
         };
         // SAFETY: the functions of these names have these signatures (see the table of hooks); the name is one
@@ -71,12 +72,12 @@ impl Undo {
             match self.stream {
                 Some(stream) => {
                     let free: unsafe extern "C-unwind" fn(usize, *mut c_void) -> c_int =
-                        core::mem::transmute(functions.own);
+                        core::mem::transmute(function);
                     free(name, stream)
                 }
                 None => {
                     let free: unsafe extern "C-unwind" fn(usize) -> c_int =
-                        core::mem::transmute(functions.own);
+                        core::mem::transmute(function);
                     free(name)
                 }
             }

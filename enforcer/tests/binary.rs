@@ -38,7 +38,12 @@ fn it_exports_the_hooks_the_look_up_functions_and_its_version_only() {
     });
     let mut expected: Vec<&str> = names.collect();
     assert!(expected.len() > 27, "{expected:?}");
-    expected.extend(["dlsym", "dlvsym", "hipflex_version"]);
+    expected.extend([
+        "dlsym",
+        "dlvsym",
+        "hipflex_version",
+        "rocprofiler_register_library_api_table",
+    ]);
     expected.sort_unstable();
     assert_eq!(exported, expected);
 }

@@ -120,7 +120,7 @@ fn stack_used(build: Build, limit: &str, calls: &[&str]) -> usize {
 /// Threads may have 16 KiB (`PTHREAD_STACK_MIN`) for everything. Setting the process up is what needs most.
 fn a_first_call_needs_little_stack(build: Build) {
     // The compiler spends freely when it does not optimise.
-    let enough = if cfg!(debug_assertions) { 26 } else { 8 } * 1024;
+    let enough = if cfg!(debug_assertions) { 96 } else { 12 } * 1024;
     for (limit, calls) in [
         ("4GiB", &["malloc:4096", "free", "info"][..]),
         ("4GiB", &["malloc:5368709120"]),

@@ -90,6 +90,17 @@ pub enum HookEngine {
 }
 
 impl HookEngine {
+    /// What users call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown | Self::Other(_) => "unknown",
+            Self::ExportOnly => "exports",
+            Self::Table => "table",
+            Self::Detour => "detour",
+            Self::Gum => "gum",
+        }
+    }
+
     /// The number that stands for it in a ledger.
     pub(crate) fn code(self) -> u8 {
         match self {

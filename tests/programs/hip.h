@@ -175,17 +175,32 @@ typedef struct {
   F(hipError_t, hipIpcCloseMemHandle, (void *pointer))
 
 #ifdef HIP_DLOPEN
+#include "raw_symbol.h"
 #define HIP_FIELD(type, name, parameters) type(*name) parameters;
 static struct { HIP_FUNCTIONS(HIP_FIELD) } hip;
 #undef HIP_FIELD
 #define HIP(name) hip.name
+// How the functions are found, by HIP_WAY: dlsym (the default), dlvsym, deepbind (dlsym after RTLD_DEEPBIND), raw (in the
+// library's symbol table; one other function is looked up by its name before).
+static void *hip_find(void *library, const char *way, const char *name) {
+  if (!strcmp(way, "raw")) return raw_symbol(library, name);
+  if (!strcmp(way, "dlvsym")) {
+    void *found = dlvsym(library, name, "hip_4.2");
+    return found ? found : dlsym(library, name);
+  }
+  return dlsym(library, name);
+}
+
 static void hip_open(void) {
-  void *library = dlopen(HIP_LIBRARY, RTLD_NOW);
+  const char *way = getenv("HIP_WAY") ? getenv("HIP_WAY") : "dlsym";
+  int flags = RTLD_NOW | (strcmp(way, "deepbind") ? 0 : RTLD_DEEPBIND);
+  void *library = dlopen(HIP_LIBRARY, flags);
+  if (library && !strcmp(way, "raw") && !dlsym(library, "hipGetDeviceCount")) exit(3);
   if (!library) {
     fprintf(stderr, "dlopen: %s\n", dlerror());
     exit(3);
   }
-#define HIP_LOOK_UP(type, name, parameters) hip.name = (type(*) parameters)dlsym(library, #name);
+#define HIP_LOOK_UP(type, name, parameters) hip.name = (type(*) parameters)hip_find(library, way, #name);
   HIP_FUNCTIONS(HIP_LOOK_UP)
 #undef HIP_LOOK_UP
 }

@@ -1,5 +1,6 @@
 //! What a developer of hipflex types: `cargo xtask demo`, `cargo xtask test`, ...
 
+mod bench;
 mod capture;
 mod cargo;
 mod check;
@@ -33,6 +34,8 @@ enum Task {
         #[arg(short = 'E', long, value_name = "EXPRESSION")]
         filter: Option<String>,
     },
+    /// Measure what hipflex costs, beside what cannot be done for less
+    Bench(bench::Arguments),
     /// Make the captured texts in the documentation anew
     Capture,
     /// Prove the account: models of every order of threads, processes killed at every step
@@ -65,6 +68,7 @@ fn run(task: Task) -> anyhow::Result<()> {
     match task {
         Task::Demo(arguments) => demo::demo(&arguments),
         Task::Test { filter } => test::test(filter.as_deref()),
+        Task::Bench(arguments) => bench::run(&arguments),
         Task::Capture => capture::capture(),
         Task::Prove(arguments) => prove::prove(&arguments),
         Task::Check => check::check(),

@@ -1,5 +1,6 @@
 //! Looking everything up: the ledgers, the PIDs as they are known here, and the boards.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hipflex_kfd::{Root, Topology, vram_used};
 use hipflex_ledger::{
-    BudgetName, CellView, ChangeError, DenialReason, GpuKey, LastRefusal, Ledger, LedgerSnapshot,
-    Limit, Listed, MemberSnapshot, Place,
+    BudgetName, CellView, ChangeError, DenialReason, GpuKey, HookEngine, LastRefusal, Ledger,
+    LedgerSnapshot, Limit, Listed, MemberSnapshot, Place,
 };
 use nix::unistd::{Uid, User, geteuid};
 
@@ -192,6 +193,7 @@ fn process(member: &MemberSnapshot, snapshot: &LedgerSnapshot, here: Option<u64>
         uid: member.uid,
         comm: member.comm.clone(),
         library_version: member.library_version.clone(),
+        hooks: hooks(&member.engines),
         since: seconds(member.joined),
         gpus: holdings.collect(),
         allocations: member.allocations,
@@ -205,6 +207,15 @@ fn process(member: &MemberSnapshot, snapshot: &LedgerSnapshot, here: Option<u64>
             why: why(refusal),
         }),
     }
+}
+
+/// How many there are of each engine.
+fn hooks(engines: &[HookEngine]) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for engine in engines {
+        *counts.entry(engine.name()).or_default() += 1;
+    }
+    counts
 }
 
 fn why(refusal: &LastRefusal) -> Why {

@@ -3,6 +3,8 @@
 //! The structs here *are* the format. A field may be added at any time; removing or changing one
 //! needs a new [`FORMAT_VERSION`], and the document must say so.
 
+use std::collections::BTreeMap;
+
 use hipflex_ledger::{Alive, Limit};
 use serde::Serialize;
 
@@ -55,6 +57,7 @@ struct Process {
     uid: u32,
     comm: String,
     library_version: String,
+    hooks: BTreeMap<&'static str, usize>,
     joined_at: u64,
     allocations: u64,
     frees: u64,
@@ -180,6 +183,7 @@ fn process(process: &model::Process, gpus: &[model::GpuAccount]) -> Process {
         uid: process.uid,
         comm: process.comm.clone(),
         library_version: process.library_version.clone(),
+        hooks: process.hooks.clone(),
         joined_at: process.since,
         allocations: process.allocations,
         frees: process.frees,

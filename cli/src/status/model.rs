@@ -1,5 +1,6 @@
 //! What `status` shows, as plain data: everything is looked up before anything is rendered.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use hipflex_ledger::{Alive, GpuKey, Limit};
@@ -95,6 +96,8 @@ pub(crate) struct Process {
     pub(crate) comm: String,
     /// The version of its libhipflex.so.
     pub(crate) library_version: String,
+    /// How many of its hooks are in place by which engine.
+    pub(crate) hooks: BTreeMap<&'static str, usize>,
     /// When it joined the budget, in seconds since 1970.
     pub(crate) since: u64,
     /// What it holds on each GPU, in the order of [`Budget::gpus`].

@@ -1,5 +1,6 @@
 //! Budgets as they may be found, for the tests of both views.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use hipflex_ledger::{Alive, GpuKey, Limit};
@@ -51,6 +52,7 @@ fn process(pid: Pid, comm: &str, age: u64, gpus: &[Holding]) -> Process {
         uid: 1000,
         comm: comm.to_owned(),
         library_version: String::from("0.1.0"),
+        hooks: BTreeMap::from([("detour", 1), ("table", 26)]),
         since: NOW - age,
         gpus: gpus.to_vec(),
         allocations: 120,

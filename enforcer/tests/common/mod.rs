@@ -179,6 +179,30 @@ pub fn client(linked_to: Option<Build>, arguments: &[&str]) -> PathBuf {
     compile("client", &sources, &with_libraries(&arguments, &libraries)).join("client")
 }
 
+/// The client as a library that is linked to a build of the runtime, for `client_host`.
+pub fn client_plugin(linked_to: Build) -> PathBuf {
+    let name = "libclient.so";
+    let sources = ["client.c", "allocate.c", "find.c"];
+    let arguments = ["-shared", "-fPIC", "-DLINKED", "-Dmain=client_main"];
+    let library = linked_to.path();
+    compile(name, &sources, &with_libraries(&arguments, &[&library])).join(name)
+}
+
+/// `two_plugin.c`, linked to a build of the runtime and finding it wherever it is loaded from.
+pub fn plugin_of(build: Build) -> PathBuf {
+    let name = format!("libplugin-{build}.so");
+    let run_path = format!("-Wl,-rpath,{}", build.directory().display());
+    let soname = format!("-Wl,-soname,{name}");
+    let arguments = ["-shared", "-fPIC", &run_path, &soname];
+    let library = build.path();
+    compile(
+        &name,
+        &["two_plugin.c"],
+        &with_libraries(&arguments, &[&library]),
+    )
+    .join(name)
+}
+
 /// A budget of its own: a directory for ledgers and logs, which goes away with this value. Its programs run on
 /// one build of the runtime.
 pub struct Bench {

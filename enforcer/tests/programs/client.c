@@ -1,7 +1,8 @@
 /* A HIP program that does what its arguments say and prints what came of it, one line each.
  *
  * client WAY COMMAND...
- * WAY: how the functions are found: linked (built with -DLINKED), dlsym, dlvsym, default, next, program.
+ * WAY: how the functions are found: linked (built with -DLINKED), dlsym, dlvsym, default, next, program, deepbind
+ * (dlsym, after RTLD_DEEPBIND), raw (in the library's symbol table).
  * Commands, with fields separated by colons:
  *   malloc:NAME:BYTES   ext:NAME:BYTES[:FLAGS]   managed:NAME:BYTES[:FLAGS]   async:NAME:BYTES[:STREAM]
  *   from_pool:NAME:BYTES:POOL[:STREAM]   create:NAME:BYTES:DEVICE|host|null (hipMemCreate)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../../tests/programs/raw_symbol.h"
 #include "hip.h"
 
 struct hip hip;
@@ -39,7 +40,9 @@ static void *library;
 
 static void *find(const char *name, const char *version)
 {
-    if (!strcmp(way, "dlsym"))
+    if (!strcmp(way, "raw"))
+        return raw_symbol(library, name);
+    if (!strcmp(way, "dlsym") || !strcmp(way, "deepbind"))
         return dlsym(library, name);
     if (!strcmp(way, "dlvsym"))
         return dlvsym(library, name, version);
@@ -56,12 +59,18 @@ void find_functions(const char *the_way)
 {
     way = the_way;
     const char *runtime = getenv("HIP_RUNTIME");
-    int flags = strcmp(way, "dlsym") && strcmp(way, "dlvsym") ? RTLD_GLOBAL : RTLD_LOCAL;
+    int by_handle = !strcmp(way, "dlsym") || !strcmp(way, "dlvsym") || !strcmp(way, "raw");
+    int flags = by_handle ? RTLD_LOCAL : RTLD_GLOBAL;
+    if (!strcmp(way, "deepbind"))
+        flags = RTLD_LOCAL | RTLD_DEEPBIND;
     library = runtime ? dlopen(runtime, RTLD_NOW | flags) : NULL;
     if (!library) {
         printf("HIP_RUNTIME: %s\n", runtime ? dlerror() : "not set");
         exit(3);
     }
+    /* What a program does that computes addresses: it has asked for another one. */
+    if (!strcmp(way, "raw") && !dlsym(library, "hipGetDeviceCount"))
+        missing("hipGetDeviceCount");
 #define F(name, version, parameters) hip.name = find(#name, version);
     HIP_FUNCTIONS(F)
 #undef F

@@ -16,16 +16,19 @@ pub enum Access {
     Linked,
     /// It opens the library at run time and looks every function up.
     Dlopen,
+    /// It is a library (its `main` is `plugin_main`), linked with libamdhip64, for `plugin_host` to open.
+    Plugin,
 }
 
 impl Access {
-    /// Both ways.
+    /// Those of programs.
     pub const ALL: [Access; 2] = [Access::Linked, Access::Dlopen];
 
     fn suffix(self) -> &'static str {
         match self {
             Access::Linked => "linked",
             Access::Dlopen => "dlopen",
+            Access::Plugin => "plugin.so",
         }
     }
 }
@@ -75,6 +78,16 @@ pub fn build(name: &str, runtime: &Runtime, access: Access) -> Result<PathBuf> {
         compiler.arg(format!("-L{}", dir.display()));
     }
     match access {
+        Access::Plugin => {
+            compiler
+                .args([
+                    "-shared",
+                    "-fPIC",
+                    "-Dmain=plugin_main",
+                    "-Wl,--no-as-needed",
+                ])
+                .arg(format!("-l:{}", runtime.library));
+        }
         Access::Linked => {
             // Its functions are weak references, which alone do not count as a need.
             compiler
@@ -85,7 +98,9 @@ pub fn build(name: &str, runtime: &Runtime, access: Access) -> Result<PathBuf> {
             compiler.args(["-DHIP_DLOPEN", "-ldl"]);
         }
     }
-    if let Some(loader) = &runtime.loader {
+    if let Some(loader) = &runtime.loader
+        && access != Access::Plugin
+    {
         compiler.arg(format!("-Wl,--dynamic-linker={}", loader.display()));
         compiler.arg("-Wl,--no-as-needed");
         for library in opened_later(runtime, loader)? {

@@ -1,5 +1,7 @@
 //! What `hipflex status --json` says, as far as the suites look at it.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
@@ -67,6 +69,8 @@ pub struct Process {
     pub pid: u32,
     /// What it has allocated, in bytes.
     pub booked: u64,
+    /// How many of its hooks are in place by which engine.
+    pub hooks: BTreeMap<String, u64>,
     /// How many allocations it was granted.
     pub allocations: u64,
     /// How many of them it has freed.
@@ -160,12 +164,20 @@ fn process(value: &Value) -> Result<Process> {
         // One that ends in another namespace has none any more.
         pid: value["pid"].as_u64().unwrap_or(0).try_into()?,
         booked: number(&value["gpus"][0], "booked_bytes")?,
+        hooks: hooks(&value["hooks"])?,
         allocations: number(value, "allocations")?,
         frees: number(value, "frees")?,
         overhead: value["gpus"][0]["overhead_bytes"].as_u64(),
         refusals: number(value, "refusals")?,
         gpus: list(value, "gpus", account)?,
     })
+}
+
+fn hooks(value: &Value) -> Result<BTreeMap<String, u64>> {
+    let counts = value.as_object().context("hooks is no object")?.iter();
+    counts
+        .map(|(engine, count)| Ok((engine.clone(), count.as_u64().context("no count of hooks")?)))
+        .collect()
 }
 
 fn account(value: &Value) -> Result<Account> {

@@ -1,0 +1,219 @@
+//! Every way to a function of the runtime, with every engine: each call is counted exactly once, and what is within the
+//! limit comes out as without us.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Bench, GIB, Running, client_plugin, lines, on_each_standin, program};
+use hip_standin::Build;
+
+on_each_standin! {
+    each_call_is_counted_once,
+    what_is_within_the_limit_is_as_without_us,
+    an_engine_that_cannot_be_had_is_told_and_the_exports_count,
+    two_copies_of_the_runtime_share_one_account,
+    a_runtime_that_is_closed_and_opened_again_is_counted,
+}
+
+const ENGINES: [&str; 4] = ["auto", "table", "detour", "none"];
+const WAYS: [&str; 8] = [
+    "linked",
+    "dlsym",
+    "dlvsym",
+    "default",
+    "deepbind",
+    "raw",
+    "plugin",
+    "deep_plugin",
+];
+
+/// Whether calls by this way come to a hook. By the names of functions alone not all do.
+fn comes_to_a_hook(build: Build, engine: &str, way: &str) -> bool {
+    let below = match engine {
+        "auto" | "detour" => true,
+        "table" => build.has_table(),
+        _ => false,
+    };
+    // Addresses that we never see.
+    below || !matches!(way, "raw" | "deep_plugin")
+}
+
+fn command(bench: &Bench, way: &str, commands: &[&str]) -> Command {
+    let plugin = |mode: &str| {
+        let mut command = bench.command(program("client_host.c", &[], &[]));
+        command
+            .env("FH_MEMORY_LIMIT", "4GiB")
+            .arg(client_plugin(bench.build))
+            .arg(mode)
+            .arg("linked")
+            .args(commands);
+        command
+    };
+    match way {
+        "plugin" => plugin("plain"),
+        "deep_plugin" => plugin("deep"),
+        way => bench.client("4GiB", way, commands),
+    }
+}
+
+fn each_call_is_counted_once(build: Build) {
+    let commands = [
+        "malloc:a:3221225472",
+        "malloc:b:3221225472",
+        "pitch:p:1000:1000",
+        "array:r:32.0.0.0:100:100",
+        "free:a",
+        "malloc:c:1073741824",
+        "info",
+        "wait",
+    ];
+    for engine in ENGINES {
+        for way in WAYS {
+            let bench = Bench::new(build);
+            let mut program =
+                Running::start(command(&bench, way, &commands).env("FH_HOOK_ENGINE", engine));
+            let results: Vec<String> = (0..7).map(|_| program.line()).collect();
+            let case = format!("{engine}, {way}: {results:?}");
+            let hooked = comes_to_a_hook(build, engine, way);
+            assert_eq!(results[0], "malloc a = 0", "{case}");
+            assert_eq!(results[1] == "malloc b = 2 untouched", hooked, "{case}");
+            assert_eq!(results[1] == "malloc b = 0", !hooked, "{case}");
+            if hooked {
+                assert!(
+                    results[6].ends_with(&format!("total {}", 4 * GIB)),
+                    "{case}"
+                );
+                let snapshot = bench.snapshot();
+                let [member] = &snapshot.members[..] else {
+                    panic!("{case}: {snapshot:?}")
+                };
+                let counts = (member.allocations, member.frees, member.refusals);
+                assert_eq!(counts, (4, 1, 1), "{case}");
+                let pitch = 1024 * 1000;
+                let live = GIB + pitch + 4 * 100 * 100;
+                assert_eq!(member.cells[0].figures.live, live, "{case}");
+            }
+            program.go_on();
+            program.finish();
+        }
+    }
+}
+
+fn what_is_within_the_limit_is_as_without_us(build: Build) {
+    let commands = [
+        "malloc:a:1048576",
+        "ext:b:1048576:0",
+        "managed:c:1048576:1",
+        "pitch:d:1000:100",
+        "mem_pitch:e:1000:100:4",
+        "malloc3d:f:100:10:10",
+        "array:g:32.32.0.0:100:100",
+        "array3d:h:32.0.0.0:10:10:10",
+        "array_create:i:0x20.4:100:100",
+        "array3d_create:j:0x20.4:10:10:10",
+        "mipmapped:k:32.0.0.0:64:64:0:4",
+        "free:a",
+        "free:b",
+        "free:c",
+        "free:d",
+        "free:e",
+        "free_array:g",
+        "array_destroy:i",
+        "free_mipmapped:k",
+        "free_bogus",
+        "last",
+        "malloc_nowhere:100",
+        "last",
+        "info:none",
+        "total_nowhere",
+    ];
+    for engine in ENGINES {
+        for way in WAYS {
+            let bench = Bench::new(build);
+            let mut with = command(&bench, way, &commands);
+            with.env("FH_HOOK_ENGINE", engine);
+            let hooked = lines(&mut with);
+            let without = lines(with.env_remove("LD_PRELOAD"));
+            assert_eq!(hooked, without, "{engine}, {way}");
+            assert!(hooked.len() >= commands.len() - 2);
+        }
+    }
+}
+
+fn an_engine_that_cannot_be_had_is_told_and_the_exports_count(build: Build) {
+    let cases = [
+        ("table", build.has_table(), "ROCm 6"),
+        ("gum", cfg!(feature = "gum"), "no engine 'gum'"),
+    ];
+    for (engine, can_be_had, why) in cases {
+        let bench = Bench::new(build);
+        let mut command = bench.client("4GiB", "linked", &["malloc:a:5368709120"]);
+        let (out, err) = common::run(command.env("FH_HOOK_ENGINE", engine));
+        assert_eq!(out, ["malloc a = 2 untouched"]);
+        let told = err.iter().filter(|line| line.contains("FH_HOOK_ENGINE"));
+        let told: Vec<_> = told.collect();
+        assert_eq!(told.len(), usize::from(!can_be_had), "{engine}: {err:?}");
+        assert!(told.iter().all(|line| line.contains(why)), "{told:?}");
+    }
+    // What cannot be understood stops allocations, as any setting.
+    let bench = Bench::new(build);
+    let mut command = bench.client("4GiB", "linked", &["malloc:a:1048576"]);
+    let (out, err) = common::run(command.env("FH_HOOK_ENGINE", "banana"));
+    assert_eq!(out, ["malloc a = 2 untouched"]);
+    assert!(
+        err.len() == 1 && err[0].contains("FH_HOOK_ENGINE=\"banana\" is none of"),
+        "{err:?}"
+    );
+}
+
+/// A copy that is found in a way of its own, as by a framework that brings one: see `two_runtimes.c`.
+fn two_copies_of_the_runtime_share_one_account(build: Build) {
+    let other = match build {
+        Build::Six => Build::Five,
+        Build::Five => Build::Seven,
+        _ => Build::Six,
+    };
+    for engine in ENGINES {
+        let bench = Bench::new(build);
+        let host = program("two_runtimes.c", &[], &[]);
+        let plugins = [common::plugin_of(build), common::plugin_of(other)];
+        let mut command = bench.command(host);
+        command
+            .env("FH_MEMORY_LIMIT", "4GiB")
+            .env("FH_HOOK_ENGINE", engine)
+            .env("FH_VISIBLE_DEVICES", "0000:03:00.0,0000:83:00.0")
+            .env("HIP_STANDIN_DEVICES", "0000:03:00.0,0000:83:00.0")
+            .args(&plugins)
+            .args([build.path(), other.path()]);
+        let out = lines(&mut command);
+        let expected = [
+            // Each in its own runtime, on the device that is current there.
+            "first: device 0, 3 GiB = 0",
+            "second: device 0, 3 GiB = 2",
+            "second: device 1, 3 GiB = 0",
+            "first: device 0, 3 GiB = 2",
+            "first by handle: 3 GiB = 2",
+            "second by handle: 3 GiB = 2",
+            "second by handle: 1 GiB = 0",
+        ];
+        assert_eq!(out, expected, "{engine}");
+    }
+}
+
+fn a_runtime_that_is_closed_and_opened_again_is_counted(build: Build) {
+    for engine in ENGINES {
+        let bench = Bench::new(build);
+        let mut command = bench.command(program("reopens.c", &[], &[]));
+        command
+            .env("FH_MEMORY_LIMIT", "4GiB")
+            .env("FH_HOOK_ENGINE", engine)
+            .arg(build.path());
+        let round = ["5 GiB = 2", "1 GiB = 0", "free = 0"];
+        assert_eq!(
+            lines(&mut command),
+            [round, round, round].concat(),
+            "{engine}"
+        );
+    }
+}
