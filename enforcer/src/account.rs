@@ -40,6 +40,8 @@ pub(crate) struct Account {
     reap_due: Due,
     /// Pools have kept something, ever.
     pools_keep: AtomicBool,
+    /// Graphs of this process may allocate when they run.
+    graphs_allocate: AtomicBool,
 }
 
 /// Bytes that are reserved for a block.
@@ -129,6 +131,7 @@ impl Account {
             budget: budget.name.as_str().to_owned(),
             reap_due: Due::at_once(),
             pools_keep: AtomicBool::new(false),
+            graphs_allocate: AtomicBool::new(false),
         };
         account.show_engines();
         Ok(account)
@@ -289,6 +292,21 @@ impl Account {
         let device = current.or_else(|| (0..helpers::device_count().unwrap_or(0)).find(is_it));
         if let Some(device) = device {
             self.lower_default_pool(gpu, device);
+        }
+    }
+
+    /// A graph has been given a node that allocates.
+    pub(crate) fn graphs_allocate(&self) {
+        self.graphs_allocate.store(true, Ordering::Relaxed);
+    }
+
+    /// A graph runs: what it takes is known to the driver alone, which the next request asks.
+    #[inline]
+    pub(crate) fn graph_was_launched(&self) {
+        if self.graphs_allocate.load(Ordering::Relaxed) {
+            for gpu in 0..self.devices.gpus().len() {
+                self.overhead.hurry(gpu);
+            }
         }
     }
 

@@ -114,6 +114,7 @@ pub(crate) unsafe fn before(
             Standing::Booking(account) => account,
         };
         if request.stream.is_some_and(home::is_for_later) {
+            account.graphs_allocate();
             return Verdict::Native;
         }
         let Expected { device, proof } = home::expect(account, request.home);

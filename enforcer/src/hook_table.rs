@@ -94,6 +94,25 @@ define_hooks! {
     hipDeviceSynchronize ()
         => observes { observers::settle_pools() }, slot 66;
 
+    // Graphs that allocate when they run
+
+    /// `hipError_t hipGraphAddMemAllocNode(hipGraphNode_t *pGraphNode, hipGraph_t graph,
+    /// const hipGraphNode_t *pDependencies, size_t numDependencies, hipMemAllocNodeParams *pNodeParams)`
+    hipGraphAddMemAllocNode
+        (node: *mut *mut c_void, graph: *mut c_void, before: *const c_void, count: usize, parameters: *mut c_void)
+        => observes { observers::graphs_allocate() }, slot 125;
+    /// `hipError_t hipGraphAddNode(hipGraphNode_t *pGraphNode, hipGraph_t graph,
+    /// const hipGraphNode_t *pDependencies, size_t numDependencies, hipGraphNodeParams *nodeParams)`
+    hipGraphAddNode
+        (node: *mut *mut c_void, graph: *mut c_void, before: *const c_void, count: usize, parameters: *mut c_void)
+        => observes { observers::graphs_allocate() }, slot 437;
+    /// `hipError_t hipGraphLaunch(hipGraphExec_t graphExec, hipStream_t stream)`
+    hipGraphLaunch (graph: *mut c_void, stream: *mut c_void)
+        => observes { observers::graph_was_launched() }, slot 166;
+    /// `hipError_t hipGraphLaunch_spt(hipGraphExec_t graphExec, hipStream_t stream)`: on the thread's own stream
+    hipGraphLaunch_spt (graph: *mut c_void, stream: *mut c_void)
+        => observes { observers::graph_was_launched() }, slot 420;
+
     // Physical memory, to be mapped
 
     /// `hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,

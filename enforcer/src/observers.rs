@@ -35,3 +35,13 @@ pub(crate) fn settle_pools(account: &Account) {
         account.settle_all_pools();
     }
 }
+
+/// A graph has a node that allocates, or may have one.
+pub(crate) fn graphs_allocate(account: &Account) {
+    account.graphs_allocate();
+}
+
+/// A graph was launched.
+pub(crate) fn graph_was_launched(account: &Account) {
+    account.graph_was_launched();
+}

@@ -30,6 +30,7 @@ on_each_runtime!(
     a_pool_s_cache_is_not_held_against_the_program,
     what_a_pool_keeps_is_charged,
     captured_allocations_work_as_before,
+    what_a_graph_takes_is_charged_to_the_next_request,
     a_second_process_is_refused_what_the_first_holds,
 );
 
@@ -801,6 +802,27 @@ fn captured_allocations_work_as_before(version: &str) -> Result<()> {
     // HIP 5.7 keeps the memory of a recorded allocation until this; the others have given it back.
     pair.same("hipFree a")?;
     assert_eq!(booked(&bench, &pair.limited)?, 0);
+    Ok(())
+}
+
+/// A graph takes its memory when it is launched (in 5.x, when it is recorded). It is not asked for then, and so not
+/// refused; the next request is.
+fn what_a_graph_takes_is_charged_to_the_next_request(version: &str) -> Result<()> {
+    let bench = Bench::start(version)?;
+    let mut shell = prepared(&bench, "1GiB")?;
+    ensure!(shell.malloc("first", 2 * MIB)?);
+    for command in [
+        "hipStreamBeginCapture s 0",
+        "hipMallocAsync a 629145600 s",
+        "hipStreamEndCapture g s",
+        "hipGraphInstantiate e g",
+        "hipGraphLaunch e s",
+    ] {
+        assert_eq!(shell.say(command)?, "ok", "{command}");
+    }
+    ensure!(given(&bench)? >= 600 * MIB);
+    ensure!(!shell.malloc("b", 430 * MIB)?, "600 and 430 MiB");
+    ensure!(shell.info()?.free < 424 * MIB);
     Ok(())
 }
 
