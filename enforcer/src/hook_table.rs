@@ -87,6 +87,9 @@ define_hooks! {
     /// `hipError_t hipStreamSynchronize(hipStream_t stream)`
     hipStreamSynchronize (stream: *mut c_void)
         => observes { observers::settle_pools() }, slot 346;
+    /// `hipError_t hipStreamSynchronize_spt(hipStream_t stream)`: null is the thread's own stream
+    hipStreamSynchronize_spt (stream: *mut c_void)
+        => observes { observers::settle_pools() }, slot 412;
     /// `hipError_t hipEventSynchronize(hipEvent_t event)`
     hipEventSynchronize (event: *mut c_void)
         => observes { observers::settle_pools() }, slot 82;
