@@ -1,6 +1,7 @@
 //! This process's part of a budget: the only place that knows the ledger.
 
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs;
 
 use hipflex_ledger::{
@@ -14,12 +15,14 @@ use crate::entries::{Api, belt, count_accident};
 use crate::helpers;
 use crate::live::{Block, Class, LiveBlocks, Sort};
 use crate::overhead::Overhead;
+use crate::physical::{Change, Physical, Ticket};
 use crate::process::Trouble;
 use crate::refusal::{self, Pace};
 use crate::runtime;
 use crate::settings::{Budget, FailMode};
 use crate::signals::uncancelled;
 use crate::stderr::say;
+use crate::tally::Tally;
 
 /// How often, at most, a query looks for members that have died, in milliseconds. (A request that
 /// would be refused always looks.)
@@ -36,12 +39,20 @@ pub(crate) struct Account {
     paces: Vec<Pace>,
     /// When a query looks for dead members again.
     reap_due: Due,
+    /// Pools have kept something, ever.
+    pools_keep: AtomicBool,
+    /// Graphs of this process may allocate when they run.
+    graphs_allocate: AtomicBool,
 }
 
 /// Bytes that are reserved for a block.
 pub(crate) struct Reserved {
     reservation: Reservation,
     class: Class,
+    /// What the block takes of what its pool has kept, which is booked already.
+    reused: u64,
+    /// Should the pool take memory anew all the same, there may be no room for it.
+    needs_reuse: bool,
 }
 
 impl Reserved {
@@ -50,7 +61,7 @@ impl Reserved {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.reservation.bytes()
+        self.reservation.bytes().saturating_add(self.reused)
     }
 }
 
@@ -59,6 +70,14 @@ fn kind(class: Class) -> Kind {
         Class::Buffer | Class::Pooled | Class::OwnPool => Kind::Device,
         Class::Managed => Kind::Managed,
     }
+}
+
+/// A reset under way.
+pub(crate) struct Reset {
+    /// The number of the blocks that it frees.
+    blocks: Option<u64>,
+    /// And of the physical memory.
+    ticket: Ticket,
 }
 
 /// Why nothing was reserved.
@@ -108,6 +127,8 @@ impl Account {
             devices,
             budget: budget.name.as_str().to_owned(),
             reap_due: Due::at_once(),
+            pools_keep: AtomicBool::new(false),
+            graphs_allocate: AtomicBool::new(false),
         };
         account.show_engines();
         Ok(account)
@@ -138,16 +159,35 @@ impl Account {
         if self.overhead.is_due(gpu) {
             self.measure(gpu, device);
         }
+        let reused = self.reuse(gpu, class, bytes);
+        let anew = bytes.saturating_sub(reused);
         // Before it is in the books: when the overhead is measured meanwhile, it may already be with the driver.
         self.overhead.expect(gpu, class, bytes);
-        let reservation = match self.member.reserve_at_once_as(kind(class), gpu, bytes) {
+        let reservation = match self.member.reserve_at_once_as(kind(class), gpu, anew) {
             Some(reservation) => reservation,
             None => {
                 self.overhead.expect_no_more(gpu, class, bytes);
-                uncancelled(|| self.reserve_with_patience(api, gpu, device, bytes, class))?
+                self.keep(gpu, class, reused);
+                return uncancelled(|| self.reserve_with_patience(api, gpu, device, bytes, class));
             }
         };
-        Ok(Reserved { reservation, class })
+        Ok(self.reserved(reservation, class, reused))
+    }
+
+    #[inline]
+    fn reserved(&self, reservation: Reservation, class: Class, reused: u64) -> Reserved {
+        let gpu = reservation.gpu();
+        let needs_reuse = reused != 0
+            && self
+                .member
+                .view(gpu)
+                .is_some_and(|view| view.available() < reused);
+        Reserved {
+            reservation,
+            class,
+            reused,
+            needs_reuse,
+        }
     }
 
     #[cold]
@@ -158,16 +198,120 @@ impl Account {
         device: Result<c_int, c_int>,
         bytes: u64,
         class: Class,
-    ) -> Result<Reservation, NotReserved> {
+    ) -> Result<Reserved, NotReserved> {
         // What the runtime has given back to the driver since is no overhead any more.
         self.measure(gpu, device);
+        let reused = self.reuse(gpu, class, bytes);
         self.overhead.expect(gpu, class, bytes);
         self.member
-            .reserve_as(kind(class), gpu, bytes)
+            .reserve_as(kind(class), gpu, bytes.saturating_sub(reused))
+            .map(|reservation| self.reserved(reservation, class, reused))
             .map_err(|denial| {
                 self.overhead.expect_no_more(gpu, class, bytes);
+                self.keep(gpu, class, reused);
                 self.not_reserved(api, gpu, &denial)
             })
+    }
+
+    /// Takes of what pools have kept of freed blocks, for a new one.
+    #[inline]
+    fn reuse(&self, gpu: usize, class: Class, bytes: u64) -> u64 {
+        match class {
+            Class::Buffer | Class::Managed => 0,
+            Class::Pooled | Class::OwnPool => {
+                self.change_pools(gpu, |tally| tally.reuse(class, bytes))
+            }
+        }
+    }
+
+    /// Changes what pools have kept, and shows it.
+    fn change_pools<R: Default>(&self, gpu: usize, change: impl FnOnce(&mut Tally) -> R) -> R {
+        let changed = self.live.change_tally(gpu, |tally| {
+            let result = change(tally);
+            // In the same order as it is changed.
+            self.member.set_kept(gpu, tally.kept());
+            result
+        });
+        changed.unwrap_or_default()
+    }
+
+    /// A pool keeps this of a freed block.
+    fn keep(&self, gpu: usize, class: Class, bytes: u64) {
+        if bytes != 0 {
+            self.live
+                .change_tally(gpu, |tally| tally.keep(class, bytes));
+        }
+    }
+
+    /// The pools of a device may have let go of what they had kept. A native call.
+    pub(crate) fn settle_pools(&self, gpu: usize, device: c_int) {
+        let kept = self.live.tally(gpu).kept();
+        if kept == 0 {
+            return;
+        }
+        self.lower_default_pool(gpu, device);
+        // Those that the program has made tell nothing: the driver does.
+        if self.live.tally(gpu).has_kept_of_own_pools() {
+            self.measure(gpu, Ok(device));
+        }
+    }
+
+    /// The default pool says itself what it has kept. A native call.
+    fn lower_default_pool(&self, gpu: usize, device: c_int) {
+        if self.live.tally(gpu).kept() != 0
+            && helpers::uses_default_pool(device)
+            && let Some(reserved) = helpers::reserved_by_default_pool(device)
+        {
+            let gone = self.change_pools(gpu, |tally| tally.lower_default_pool(reserved.unused));
+            self.give_back(gpu, gone);
+        }
+    }
+
+    fn give_back(&self, gpu: usize, bytes: u64) {
+        if bytes != 0 {
+            self.member.give_back(gpu, bytes);
+        }
+    }
+
+    /// The same of all devices. A native call.
+    pub(crate) fn settle_all_pools(&self) {
+        for device in 0..helpers::device_count().unwrap_or(0) {
+            if let Some(gpu) = self.devices.index(device) {
+                self.settle_pools(gpu, device);
+            }
+        }
+    }
+
+    /// The same of the device that is this GPU. A native call.
+    pub(crate) fn settle_pools_of(&self, gpu: usize) {
+        let is_it = |device: &c_int| self.devices.index(*device) == Some(gpu);
+        let current = helpers::current_device().ok().filter(is_it);
+        let device = current.or_else(|| (0..helpers::device_count().unwrap_or(0)).find(is_it));
+        if let Some(device) = device {
+            self.lower_default_pool(gpu, device);
+        }
+    }
+
+    /// A graph has been given a node that allocates.
+    pub(crate) fn graphs_allocate(&self) {
+        self.graphs_allocate.store(true, Ordering::Relaxed);
+    }
+
+    /// A graph runs: what it takes is known to the driver alone, which the next request asks.
+    #[inline]
+    pub(crate) fn graph_was_launched(&self) {
+        if self.graphs_allocate.load(Ordering::Relaxed) {
+            for gpu in 0..self.devices.gpus().len() {
+                self.overhead.hurry(gpu);
+            }
+        }
+    }
+
+    /// Whether pools have kept anything that is booked.
+    #[inline]
+    pub(crate) fn pools_keep(&self) -> bool {
+        self.pools_keep.load(Ordering::Relaxed)
+            && (0..self.devices.gpus().len()).any(|gpu| self.live.tally(gpu).kept() != 0)
     }
 
     /// Enlarges a reservation to `bytes`. What was refused leaves it as it was.
@@ -232,6 +376,7 @@ impl Account {
     fn measure(&self, gpu: usize, device: Result<c_int, c_int>) {
         if let Ok(device) = device {
             uncancelled(|| {
+                self.lower_default_pool(gpu, device);
                 self.overhead.measure(&self.member, &self.live, gpu, device);
             });
         }
@@ -296,23 +441,35 @@ impl Account {
 
     #[inline]
     fn book_as(&self, reserved: Reserved, sort: Sort, name: usize, bytes: u64) {
-        let Reserved { reservation, class } = reserved;
+        let Reserved {
+            reservation,
+            class,
+            reused,
+            needs_reuse,
+        } = reserved;
+        let gpu = reservation.gpu();
         let block = Block {
             pointer: name,
             bytes,
-            gpu: u32::try_from(reservation.gpu()).unwrap_or(u32::MAX),
+            gpu: u32::try_from(gpu).unwrap_or(u32::MAX),
             sort,
             class,
         };
         self.remember(block);
         tracing::debug!("booked {bytes} bytes at {name:#x}");
-        self.member.commit(reservation, bytes);
+        self.member
+            .commit(reservation, bytes.saturating_sub(reused));
+        if needs_reuse {
+            // The pool may have taken memory anew.
+            self.overhead.hurry(gpu);
+        }
     }
 
     /// Gives a reservation back: the runtime made nothing.
     pub(crate) fn cancel(&self, reserved: Reserved) {
         let (gpu, bytes) = (reserved.gpu(), reserved.bytes());
         self.member.cancel(reserved.reservation);
+        self.keep(gpu, reserved.class, reserved.reused);
         self.overhead.expect_no_more(gpu, reserved.class, bytes);
     }
 
@@ -327,17 +484,77 @@ impl Account {
     pub(crate) fn freed(&self, block: Block) {
         tracing::debug!("freed {} bytes at {:#x}", block.bytes, block.pointer);
         self.release(block);
-        let gpu = block.gpu as usize;
-        self.overhead.left(gpu, block.bytes);
-        if block.sort == Sort::Object {
-            // Physical memory that is mapped stays with the driver, and is overhead from now on.
-            self.overhead.hurry(gpu);
+        self.overhead.left(block.gpu as usize, block.bytes);
+    }
+
+    /// A call about physical memory begins or ends: the books follow what becomes of the blocks.
+    pub(crate) fn physical<R>(
+        &self,
+        step: impl FnOnce(&mut Physical, &mut dyn FnMut(Change)) -> R,
+    ) -> R {
+        self.live
+            .with_physical(step, &mut |change| self.follow(change))
+    }
+
+    /// The end of a call about physical memory, which the runtime has `done` or not.
+    pub(crate) fn end_physical(&self, ticket: Ticket, done: bool) {
+        self.physical(|physical, tell| physical.end(ticket, done, tell));
+    }
+
+    /// A GPU is about to be reset: its blocks are out of the books, but for what a reset leaves.
+    pub(crate) fn begin_reset(&self, gpu: usize) -> Reset {
+        let gpu = u32::try_from(gpu).unwrap_or(u32::MAX);
+        Reset {
+            blocks: self.live.take_all(gpu),
+            ticket: self.physical(|physical, tell| physical.begin_reset(gpu, tell)),
+        }
+    }
+
+    /// The runtime has `done` that, or has not.
+    pub(crate) fn end_reset(&self, Reset { blocks, ticket }: Reset, done: bool) {
+        let gpu = ticket.gpu();
+        for block in blocks.map_or_else(Vec::new, |number| self.live.taken(number)) {
+            if done {
+                self.freed(block);
+            } else {
+                self.not_freed(block);
+            }
+        }
+        self.end_physical(ticket, done);
+        if let Some(gpu) = gpu.filter(|_| done) {
+            let gone = self.change_pools(gpu as usize, Tally::empty_pools);
+            self.give_back(gpu as usize, gone);
+        }
+    }
+
+    fn follow(&self, change: Change) {
+        match change {
+            Change::Leaving(_) => {}
+            Change::Stays(block) => self.overhead.left(block.gpu as usize, block.bytes),
+            Change::Gone(block) => {
+                let gpu = block.gpu as usize;
+                self.release(block);
+                self.overhead.left(gpu, block.bytes);
+                // Should it be there after all, it is overhead from now on.
+                self.overhead.hurry(gpu);
+            }
         }
     }
 
     fn release(&self, block: Block) {
         let gpu = block.gpu as usize;
-        self.member.release_as(kind(block.class), gpu, block.bytes);
+        let is_kept = match block.class {
+            Class::Buffer | Class::Managed => false,
+            Class::Pooled | Class::OwnPool => {
+                self.change_pools(gpu, |tally| tally.keep(block.class, block.bytes))
+            }
+        };
+        if is_kept {
+            self.pools_keep.store(true, Ordering::Relaxed);
+        }
+        // What its pool keeps stays booked until that lets go of it.
+        let given_back = if is_kept { 0 } else { block.bytes };
+        self.member.release_as(kind(block.class), gpu, given_back);
         self.overhead.expect_no_more(gpu, block.class, block.bytes);
     }
 
@@ -348,11 +565,13 @@ impl Account {
     }
 
     fn remember(&self, block: Block) {
-        if self
-            .live
-            .insert(block, &mut |gone| self.gone_unseen(gone))
-            .is_err()
-        {
+        let remembered = if block.sort == Sort::Physical {
+            let tell = &mut |change| self.follow(change);
+            self.live.create_physical(block, tell)
+        } else {
+            self.live.insert(block, &mut |gone| self.gone_unseen(gone))
+        };
+        if remembered.is_err() {
             tracing::warn!(
                 "no memory to remember the block at {:#x}: its {} bytes stay booked until this process ends",
                 block.pointer,

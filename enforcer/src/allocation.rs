@@ -9,9 +9,11 @@ use crate::guard::{self, Thread};
 use crate::helpers;
 use crate::hip;
 use crate::home::{self, Expected, Found, Proof};
-use crate::live::{Block, Sort};
+use crate::live::{Block, Class, Sort};
+use crate::mapping::MappingCall;
 use crate::process::{self, Standing};
 use crate::request::Request;
+use crate::reset::ResetCall;
 use crate::sizes;
 use crate::undo::Undo;
 
@@ -21,6 +23,12 @@ pub(crate) enum Plan {
     Allocation(Allocation),
     /// Give a block's bytes back, or put it in the books again.
     Free(Free),
+    /// Let the books follow what a call has made of physical memory.
+    Mapping(MappingCall),
+    /// Give the bytes of all that a reset frees back, or put it in the books again.
+    Reset(ResetCall),
+    /// Look at what a call has made.
+    Look(&'static Account),
     /// Adapt an answer.
     Query(&'static Standing),
 }
@@ -65,8 +73,15 @@ impl Plan {
                 }
             }
             Self::Free(lost) if own(lost.account) => lost.account.not_freed(lost.block),
+            Self::Mapping(lost) if own(lost.account()) => lost.abandon(),
+            Self::Reset(lost) if own(lost.account()) => lost.abandon(),
             // Those of the process that this one was forked from; and queries hold nothing.
-            Self::Allocation(_) | Self::Free(_) | Self::Query(_) => {}
+            Self::Allocation(_)
+            | Self::Free(_)
+            | Self::Mapping(_)
+            | Self::Reset(_)
+            | Self::Look(_)
+            | Self::Query(_) => {}
         }
     }
 }
@@ -99,6 +114,7 @@ pub(crate) unsafe fn before(
             Standing::Booking(account) => account,
         };
         if request.stream.is_some_and(home::is_for_later) {
+            account.graphs_allocate();
             return Verdict::Native;
         }
         let Expected { device, proof } = home::expect(account, request.home);
@@ -219,7 +235,10 @@ unsafe fn settle(
         Found::AsExpected => None,
         Found::On(device) => Some(device),
         Found::OnNone => {
-            belt(|| account.cancel(reserved));
+            belt(|| {
+                account.cancel(reserved);
+                account.physical(|physical, tell| physical.forget_name(name, tell));
+            });
             return hip::SUCCESS;
         }
     };
@@ -270,13 +289,17 @@ pub(crate) fn before_free(
     }
 }
 
-/// Gives the block's bytes back, or puts the block in the books again.
+/// Gives the block's bytes back, or puts the block in the books again. A native call for a block of a pool.
 pub(crate) fn after_free(plan: Plan, error: c_int) -> c_int {
     if let Plan::Free(Free { account, block }) = plan {
         belt(|| match error {
             hip::SUCCESS => account.freed(block),
             _ => account.not_freed(block),
         });
+        if matches!(block.class, Class::Pooled | Class::OwnPool) {
+            // The pool may have given it back at once.
+            account.settle_pools_of(block.gpu as usize);
+        }
     }
     error
 }

@@ -312,6 +312,60 @@ macro_rules! steps {
             $crate::allocation::after_free,
         )
     };
+    ($api:expr, $functions:ident, $native:ident, maps { $address:ident, $bytes:ident, $handle:ident }) => {
+        $crate::entries::call(
+            $api,
+            $functions,
+            |thread| {
+                $crate::mapping::before_map(thread, $address as usize, $bytes, $handle as usize)
+            },
+            $native,
+            $crate::mapping::after,
+        )
+    };
+    ($api:expr, $functions:ident, $native:ident, unmaps { $address:ident, $bytes:ident }) => {
+        $crate::entries::call(
+            $api,
+            $functions,
+            |thread| $crate::mapping::before_unmap(thread, $address as usize, $bytes),
+            $native,
+            $crate::mapping::after,
+        )
+    };
+    ($api:expr, $functions:ident, $native:ident, releases { $handle:ident }) => {
+        $crate::entries::call(
+            $api,
+            $functions,
+            |thread| $crate::mapping::before_release(thread, $handle as usize),
+            $native,
+            $crate::mapping::after,
+        )
+    };
+    ($api:expr, $functions:ident, $native:ident, resets {}) => {
+        $crate::entries::call(
+            $api,
+            $functions,
+            $crate::reset::before,
+            $native,
+            $crate::reset::after,
+        )
+    };
+    ($api:expr, $functions:ident, $native:ident, observes { $($observer:ident)::+ ($($arg:expr),*) }) => {
+        $crate::entries::call(
+            $api,
+            $functions,
+            $crate::observers::before,
+            $native,
+            |plan, error| {
+                if let ($crate::allocation::Plan::Look(account), $crate::hip::SUCCESS) = (plan, error) {
+                    // SAFETY: the runtime has returned from a call with these arguments with success.
+                    #[allow(unused_unsafe, reason = "some observers look at no argument")]
+                    unsafe { $($observer)::+(account $(, $arg)*) }
+                }
+                error
+            },
+        )
+    };
     ($api:expr, $functions:ident, $native:ident, answers { $($query:ident)::+ ($($arg:expr),*) }) => {
         $crate::entries::call(
             $api,
@@ -339,6 +393,9 @@ macro_rules! sort {
     };
     (object) => {
         $crate::live::Sort::Object
+    };
+    (physical) => {
+        $crate::live::Sort::Physical
     };
 }
 pub(crate) use sort;
@@ -387,6 +444,27 @@ mod tests {
         slots.sort_unstable();
         slots.dedup();
         assert_eq!(slots.len(), all);
+    }
+
+    /// The lists are those of the real libraries: a test of the end-to-end suites compares them.
+    #[test]
+    fn dispatch_slots_are_those_of_the_real_libraries() {
+        for list in [
+            include_str!("../../tests/hip-standin/golden/6.4.3.txt"),
+            include_str!("../../tests/hip-standin/golden/7.2.4.txt"),
+        ] {
+            for api in Api::ALL {
+                let name = api.name().to_str().unwrap();
+                let line = list
+                    .lines()
+                    .find(|line| line.split(' ').next() == Some(name));
+                let Some(line) = line else {
+                    panic!("{name} is in no dispatch table");
+                };
+                let slot = line.rsplit(' ').next().and_then(|slot| slot.parse().ok());
+                assert_eq!(api.dispatch_slot(), slot, "{name}");
+            }
+        }
     }
 
     const FIRST: usize = 1;

@@ -47,6 +47,8 @@ helpers! {
     StreamIsCapturing = c"hipStreamIsCapturing",
     /// `hipError_t hipDeviceGetDefaultMemPool(hipMemPool_t *mem_pool, int device)`
     DeviceGetDefaultMemPool = c"hipDeviceGetDefaultMemPool",
+    /// `hipError_t hipDeviceGetMemPool(hipMemPool_t *mem_pool, int device)`
+    DeviceGetMemPool = c"hipDeviceGetMemPool",
     /// `hipError_t hipMemPoolGetAccess(hipMemAccessFlags *flags, hipMemPool_t mem_pool,
     /// hipMemLocation *location)`. 5.2 has it, and it does nothing.
     MemPoolGetAccess = c"hipMemPoolGetAccess",
@@ -96,12 +98,17 @@ pub(crate) fn device_count() -> Result<c_int, c_int> {
 
 /// The first part of the runtime's version: 5, 6, 7.
 pub(crate) fn generation() -> Result<c_int, c_int> {
+    release().map(|release| release / 100)
+}
+
+/// The first two parts of it: 502, 507, 604.
+pub(crate) fn release() -> Result<c_int, c_int> {
     /// `HIP_VERSION`: generation * 10,000,000 + minor * 100,000 + patch.
-    const GENERATION: c_int = 10_000_000;
+    const MINOR: c_int = 100_000;
     let mut version = 0;
     // SAFETY: the signature of `hipRuntimeGetVersion`; the result outlives the call.
     let error = unsafe { ask!(RuntimeGetVersion(&raw mut version => *mut c_int)) };
-    success(error, version / GENERATION)
+    success(error, version / MINOR)
 }
 
 /// Whether the runtime is of this generation or a later one. (If it does not say: no.)
@@ -193,6 +200,8 @@ pub(crate) fn is_capturing(stream: *mut c_void) -> bool {
 pub(crate) struct Reserved {
     /// In bytes, as the pools count.
     pub(crate) bytes: u64,
+    /// The part of it that is not in use: what they keep for the next blocks.
+    pub(crate) unused: u64,
     /// They count whole buffers that blocks share; others count the blocks, each of which is a buffer.
     pub(crate) buffers: bool,
 }
@@ -202,8 +211,14 @@ pub(crate) struct Reserved {
 pub(crate) fn reserved_by_default_pool(device: c_int) -> Option<Reserved> {
     /// The first release whose pools share buffers (seen in 7.2.4; not so in 6.4.3).
     const SHARES_BUFFERS: c_int = 7;
+    /// `hipMemPoolAttrReservedMemCurrent` and `hipMemPoolAttrUsedMemCurrent`: `uint64_t`s.
+    const RESERVED: c_int = 5;
+    const USED: c_int = 7;
+    let pool = default_pool(device)?;
+    let (bytes, used) = (attribute(pool, RESERVED)?, attribute(pool, USED)?);
     Some(Reserved {
-        bytes: reserved(default_pool(device)?)?,
+        bytes,
+        unused: bytes.saturating_sub(used),
         buffers: is_since(SHARES_BUFFERS),
     })
 }
@@ -217,14 +232,21 @@ fn default_pool(device: c_int) -> Option<*mut c_void> {
     success(error, pool).ok()
 }
 
-fn reserved(pool: *mut c_void) -> Option<u64> {
-    /// `hipMemPoolAttrReservedMemCurrent`: an `uint64_t`.
-    const RESERVED: c_int = 5;
-    let mut bytes = 0_u64;
+/// Whether a device uses its default pool, and not one that the program has set in its place.
+pub(crate) fn uses_default_pool(device: c_int) -> bool {
+    let mut pool: *mut c_void = ptr::null_mut();
+    // SAFETY: the signature of `hipDeviceGetMemPool`; the result outlives the call.
+    let error =
+        unsafe { ask!(DeviceGetMemPool(&raw mut pool => *mut *mut c_void, device => c_int)) };
+    error == hip::SUCCESS && default_pool(device) == Some(pool)
+}
+
+fn attribute(pool: *mut c_void, number: c_int) -> Option<u64> {
+    let mut value = 0_u64;
     // SAFETY: the signature of `hipMemPoolGetAttribute`; a pool that the runtime has just named, and a place
     // for the attribute.
     let error = unsafe {
-        ask!(MemPoolGetAttribute(pool => *mut c_void, RESERVED => c_int, &raw mut bytes => *mut u64))
+        ask!(MemPoolGetAttribute(pool => *mut c_void, number => c_int, &raw mut value => *mut u64))
     };
-    success(error, bytes).ok()
+    success(error, value).ok()
 }

@@ -3,9 +3,14 @@
 //! `name (its arguments) => what it does to the account, slot its place in the dispatch table;`
 //!
 //! * `allocates { out, request }`: on success what was asked for ([`crate::request`]) lies at or behind
-//!   `*out`; `memory` is linear memory, known by its address, an `object` is known by its handle;
+//!   `*out`; `memory` is linear memory, known by its address, an `object` is known by its handle,
+//!   `physical` memory by its handle and its mappings;
 //! * `frees { memory pointer }`, `frees { object handle }`: on success that is gone; `on stream`: unless the
 //!   stream is being recorded;
+//! * `releases { handle }`, `maps { address, bytes, handle }`, `unmaps { address, bytes }`: what keeps the
+//!   physical memory of a handle;
+//! * `resets {}`: on success all that a reset frees on the current device is gone;
+//! * `observes { observer }`: on success `observer` looks at what the call has made;
 //! * `answers { query }`: a question whose answer `query` adapts.
 //!
 //! Slots: `HipDispatchTable` of `hip/amd_detail/hip_api_trace.hpp`; their order is frozen, new ones are
@@ -19,6 +24,7 @@ use crate::hip::{
     AllocationProperties, Array3dDescriptor, ChannelFormat, Extent, PitchedPtr,
     PlainArrayDescriptor, PropertiesLayout,
 };
+use crate::observers;
 use crate::queries;
 use crate::request;
 
@@ -60,16 +66,78 @@ define_hooks! {
     hipFreeAsync (pointer: *mut c_void, stream: *mut c_void)
         => frees { memory pointer, on stream }, slot 92;
 
+    /// `hipError_t hipHostFree(void *ptr)`: it also frees memory of a device, in all releases that were seen.
+    hipHostFree (pointer: *mut c_void)
+        => frees { memory pointer }, slot 194;
+    /// `hipError_t hipFreeHost(void *ptr)`: the same.
+    hipFreeHost (pointer: *mut c_void)
+        => frees { memory pointer }, slot 93;
+    /// `hipError_t hipDeviceReset(void)`
+    hipDeviceReset ()
+        => resets {}, slot 60;
+
+    // When pools give back what they have kept
+
+    /// `hipError_t hipMemPoolTrimTo(hipMemPool_t mem_pool, size_t min_bytes_to_hold)`
+    hipMemPoolTrimTo (pool: *mut c_void, keep: usize)
+        => observes { observers::settle_pools() }, slot 250;
+    /// `hipError_t hipMemPoolDestroy(hipMemPool_t mem_pool)`
+    hipMemPoolDestroy (pool: *mut c_void)
+        => observes { observers::settle_pools() }, slot 241;
+    /// `hipError_t hipStreamSynchronize(hipStream_t stream)`
+    hipStreamSynchronize (stream: *mut c_void)
+        => observes { observers::settle_pools() }, slot 346;
+    /// `hipError_t hipStreamSynchronize_spt(hipStream_t stream)`: null is the thread's own stream
+    hipStreamSynchronize_spt (stream: *mut c_void)
+        => observes { observers::settle_pools() }, slot 412;
+    /// `hipError_t hipEventSynchronize(hipEvent_t event)`
+    hipEventSynchronize (event: *mut c_void)
+        => observes { observers::settle_pools() }, slot 82;
+    /// `hipError_t hipDeviceSynchronize(void)`
+    hipDeviceSynchronize ()
+        => observes { observers::settle_pools() }, slot 66;
+
+    // Graphs that allocate when they run
+
+    /// `hipError_t hipGraphAddMemAllocNode(hipGraphNode_t *pGraphNode, hipGraph_t graph,
+    /// const hipGraphNode_t *pDependencies, size_t numDependencies, hipMemAllocNodeParams *pNodeParams)`
+    hipGraphAddMemAllocNode
+        (node: *mut *mut c_void, graph: *mut c_void, before: *const c_void, count: usize, parameters: *mut c_void)
+        => observes { observers::graphs_allocate() }, slot 125;
+    /// `hipError_t hipGraphAddNode(hipGraphNode_t *pGraphNode, hipGraph_t graph,
+    /// const hipGraphNode_t *pDependencies, size_t numDependencies, hipGraphNodeParams *nodeParams)`
+    hipGraphAddNode
+        (node: *mut *mut c_void, graph: *mut c_void, before: *const c_void, count: usize, parameters: *mut c_void)
+        => observes { observers::graphs_allocate() }, slot 437;
+    /// `hipError_t hipGraphLaunch(hipGraphExec_t graphExec, hipStream_t stream)`
+    hipGraphLaunch (graph: *mut c_void, stream: *mut c_void)
+        => observes { observers::graph_was_launched() }, slot 166;
+    /// `hipError_t hipGraphLaunch_spt(hipGraphExec_t graphExec, hipStream_t stream)`: on the thread's own stream
+    hipGraphLaunch_spt (graph: *mut c_void, stream: *mut c_void)
+        => observes { observers::graph_was_launched() }, slot 420;
+
     // Physical memory, to be mapped
 
     /// `hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
     /// const hipMemAllocationProp *prop, unsigned long long flags)`
     hipMemCreate
         (handle: *mut *mut c_void, size: usize, properties: *const AllocationProperties, flags: c_ulonglong)
-        => allocates { object handle, request::physical(size, properties) }, slot 230;
+        => allocates { physical handle, request::physical(size, properties) }, slot 230;
     /// `hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle)`
     hipMemRelease (handle: *mut c_void)
-        => frees { object handle }, slot 255;
+        => releases { handle }, slot 255;
+    /// `hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
+    /// unsigned long long flags)`
+    hipMemMap
+        (address: *mut c_void, bytes: usize, offset: usize, handle: *mut c_void, flags: c_ulonglong)
+        => maps { address, bytes, handle }, slot 238;
+    /// `hipError_t hipMemUnmap(void *ptr, size_t size)`
+    hipMemUnmap (address: *mut c_void, bytes: usize)
+        => unmaps { address, bytes }, slot 258;
+    /// `hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *osHandle,
+    /// hipMemAllocationHandleType shHandleType)`
+    hipMemImportFromShareableHandle (handle: *mut *mut c_void, shareable: *mut c_void, kind: c_int)
+        => observes { observers::imported(handle.cast_const().cast()) }, slot 237;
 
     // Arrays
 

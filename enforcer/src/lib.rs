@@ -8,10 +8,11 @@
 //! * `environment`: the variables, as they were when the program started;
 //! * `compute_units`: the mask that the runtime is given, set while the program starts;
 //! * `process`: whether there is a limit, found out at the first HIP call, and anew in a forked child;
-//! * `account`: the membership in the ledger, with `live` (blocks by pointer) and `devices` (GPUs
-//!   by HIP number);
+//! * `account`: the membership in the ledger, with `live` (blocks by pointer), `physical` (blocks by what
+//!   keeps them) and `devices` (GPUs by HIP number);
 //! * `request`, `sizes`, `home`: what a call asks for, how many bytes that is, and on which device;
-//! * `allocation`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what they ask the runtime;
+//! * `allocation`, `mapping`, `reset`, `observers`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what
+//!   they ask the runtime;
 //! * `smi`: the same answers in the libraries that show GPUs to administrators (rocm_smi, amdsmi);
 //! * `overhead`, `tally`, `driver_pid`: what the driver holds for this process beyond its bookings;
 //! * `stderr`, `line`, `log`: how users are told, without waiting and without allocating;
@@ -64,13 +65,17 @@ mod live;
 mod lock;
 mod log;
 mod lookup;
+mod mapping;
+mod observers;
 mod overhead;
+mod physical;
 mod process;
 mod queries;
 mod question;
 mod refusal;
 mod registration;
 mod request;
+mod reset;
 mod runtime;
 mod settings;
 mod signals;

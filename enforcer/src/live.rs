@@ -2,11 +2,12 @@
 //!
 //! They are kept in the order of their addresses, so that the block that an address lies in is found as fast
 //! as one that begins there: runtimes free a block by any address inside of it, and are also given addresses
-//! that are none of ours. Arrays and handles of physical memory lie at no address that a program could offset: they
-//! are known by what the runtime named them, in a table of their own. It belongs to one process: a forked child must not look at its parent's (whose lock
+//! that are none of ours. Arrays lie at no address that a program could offset: they are known by what the runtime
+//! named them, in a table of their own. Physical memory has more than a name: [`crate::physical`]. All this belongs to one process: a forked child must not look at its parent's (whose lock
 //! may be held by a thread that the child does not have), it starts one of its own.
 
 use crate::lock::{Lock, Locked};
+use crate::physical::{Change, Physical};
 use crate::tally::Tally;
 
 /// Blocks of a run before it is divided. Inserting moves half of them on average: some 3 KiB.
@@ -32,8 +33,10 @@ pub(crate) struct Block {
 pub(crate) enum Sort {
     /// By an address at which it lies, or that lies inside of it.
     Memory,
-    /// By a handle.
+    /// By what the runtime calls it, and nothing else does.
     Object,
+    /// By a handle, and by the addresses that it is mapped at.
+    Physical,
 }
 
 /// How the runtime gets a block from the driver.
@@ -59,6 +62,11 @@ pub(crate) struct LiveBlocks(Lock<Tables>);
 struct Tables {
     memory: Ordered,
     objects: Ordered,
+    physical: Physical,
+    /// Blocks of GPUs that are being reset, with the number of the call.
+    leaving: Vec<(u64, Vec<Block>)>,
+    /// Of the last such call.
+    resets: u64,
     /// What the blocks come to, by GPU.
     tallies: Vec<Tally>,
 }
@@ -69,6 +77,9 @@ impl LiveBlocks {
         Self(Lock::new(Tables {
             memory: Ordered::default(),
             objects: Ordered::default(),
+            physical: Physical::default(),
+            leaving: Vec::new(),
+            resets: 0,
             tallies: vec![Tally::default(); gpus],
         }))
     }
@@ -86,11 +97,11 @@ impl LiveBlocks {
             let tables = &mut *locked;
             let table = match block.sort {
                 Sort::Memory => &mut tables.memory,
-                Sort::Object => &mut tables.objects,
+                Sort::Object | Sort::Physical => &mut tables.objects,
             };
             let old = match block.sort {
                 Sort::Memory => table.take_overlapping(&block),
-                Sort::Object => table.take_exactly(block.pointer),
+                Sort::Object | Sort::Physical => table.take_exactly(block.pointer),
             };
             let Some(old) = old else {
                 table.insert(block)?;
@@ -110,9 +121,69 @@ impl LiveBlocks {
         let block = match sort {
             Sort::Memory => tables.memory.take(name)?,
             Sort::Object => tables.objects.take_exactly(name)?,
+            // Its bytes go when the last of all that keeps it does.
+            Sort::Physical => return None,
         };
         tally(&mut tables.tallies, &block, Tally::take);
         Some(block)
+    }
+
+    /// Takes out all blocks on a GPU that a reset frees, and answers with the number to ask for them by. Without
+    /// memory for that they stay, until their addresses are given again.
+    pub(crate) fn take_all(&self, gpu: u32) -> Option<u64> {
+        let tables = &mut *self.lock();
+        let mut blocks = Vec::new();
+        tables.leaving.try_reserve(1).ok()?;
+        // Managed memory survives, as arrays do.
+        let wanted = |block: &Block| block.gpu == gpu && block.class != Class::Managed;
+        tables.memory.take_all(wanted, &mut blocks).ok()?;
+        for block in &blocks {
+            tally(&mut tables.tallies, block, Tally::take);
+        }
+        tables.resets = tables.resets.wrapping_add(1);
+        tables.leaving.push((tables.resets, blocks));
+        Some(tables.resets)
+    }
+
+    /// The blocks that were taken out under a number.
+    pub(crate) fn taken(&self, number: u64) -> Vec<Block> {
+        let leaving = &mut self.lock().leaving;
+        let at = leaving.iter().position(|(reset, _)| *reset == number);
+        at.map_or_else(Vec::new, |at| leaving.swap_remove(at).1)
+    }
+
+    /// Remembers physical memory. What becomes of other blocks by that is told as in
+    /// [`LiveBlocks::with_physical`].
+    pub(crate) fn create_physical(
+        &self,
+        block: Block,
+        tell: &mut dyn FnMut(Change),
+    ) -> Result<(), OutOfMemory> {
+        let Tables {
+            physical, tallies, ..
+        } = &mut *self.lock();
+        physical.create(block, &mut |change| {
+            count(tallies, &change);
+            tell(change);
+        })?;
+        tally(tallies, &block, Tally::add);
+        Ok(())
+    }
+
+    /// A step of a call that is about physical memory. What becomes of its blocks is told under the lock: `tell`
+    /// must not wait, nor come back here.
+    pub(crate) fn with_physical<R>(
+        &self,
+        step: impl FnOnce(&mut Physical, &mut dyn FnMut(Change)) -> R,
+        tell: &mut dyn FnMut(Change),
+    ) -> R {
+        let Tables {
+            physical, tallies, ..
+        } = &mut *self.lock();
+        step(physical, &mut |change| {
+            count(tallies, &change);
+            tell(change);
+        })
     }
 
     /// What the blocks on a GPU come to.
@@ -120,19 +191,26 @@ impl LiveBlocks {
         self.lock().tallies.get(gpu).copied().unwrap_or_default()
     }
 
-    /// See [`Tally::settle`]; what the blocks come to then.
-    pub(crate) fn settle(&self, gpu: usize, missing: u64) -> Tally {
-        let mut locked = self.lock();
-        let Some(tally) = locked.tallies.get_mut(gpu) else {
-            return Tally::default();
-        };
-        tally.settle(missing);
-        *tally
+    /// Changes what the blocks on a GPU come to.
+    pub(crate) fn change_tally<R>(
+        &self,
+        gpu: usize,
+        change: impl FnOnce(&mut Tally) -> R,
+    ) -> Option<R> {
+        self.lock().tallies.get_mut(gpu).map(change)
     }
 
     /// (A panic inside would leave the blocks as they were or with one block more or less.)
     fn lock(&self) -> Locked<'_, Tables> {
         self.0.lock()
+    }
+}
+
+fn count(tallies: &mut [Tally], change: &Change) {
+    match change {
+        Change::Leaving(block) => tally(tallies, block, Tally::take),
+        Change::Stays(block) => tally(tallies, block, Tally::add),
+        Change::Gone(_) => {}
     }
 }
 
@@ -223,6 +301,25 @@ impl Ordered {
                 Some(block)
             }
         }
+    }
+
+    /// Moves all blocks that are `wanted`.
+    fn take_all(
+        &mut self,
+        wanted: impl Fn(&Block) -> bool,
+        taken: &mut Vec<Block>,
+    ) -> Result<(), OutOfMemory> {
+        let all = self.runs.iter().flat_map(|run| &run.blocks);
+        let count = all.filter(|block| wanted(block)).count();
+        taken.try_reserve(count).map_err(|_| OutOfMemory)?;
+        for run in &mut self.runs {
+            taken.extend(run.blocks.extract_if(.., |block| wanted(block)));
+        }
+        self.runs.retain(|run| !run.blocks.is_empty());
+        if let Some(first) = self.runs.first_mut() {
+            first.from = 0;
+        }
+        Ok(())
     }
 
     fn take_exactly(&mut self, name: usize) -> Option<Block> {
@@ -401,6 +498,36 @@ mod tests {
                 .iter()
                 .all(|run| run.blocks.is_empty())
         );
+    }
+
+    #[test]
+    fn a_reset_takes_the_blocks_of_its_gpu() {
+        let live = LiveBlocks::new(2);
+        for n in 1..=2_000_usize {
+            let other = Block {
+                gpu: u32::from(n % 3 == 0),
+                class: if n % 2 == 0 {
+                    Class::Managed
+                } else {
+                    Class::Buffer
+                },
+                ..block(n << 12, 4096)
+            };
+            live.insert(other, &mut none).unwrap();
+        }
+        let number = live.take_all(1).unwrap();
+        assert_eq!(
+            live.take_all(1).map(|other| live.taken(other).len()),
+            Some(0)
+        );
+        let taken = live.taken(number);
+        assert_eq!(taken.len(), 333);
+        assert!(live.taken(number).is_empty());
+        for n in (1..=2_000_usize).rev() {
+            let is_taken = n % 3 == 0 && n % 2 == 1;
+            assert_eq!(live.take(Sort::Memory, n << 12).is_none(), is_taken, "{n}");
+        }
+        live.insert(block(4096, 1), &mut none).unwrap();
     }
 
     #[test]

@@ -217,9 +217,18 @@ impl Overhead {
             // Room that cannot be there beside the known overhead was given back.
             let (mut before, mut after) = (before, after);
             let missing = before.missing_until(&after, given, reserved);
-            if missing > 0 {
-                after.tally = live.settle(gpu, missing);
-                before.tally = after.tally;
+            if missing > 0
+                && let Some((booked, tally)) = live.change_tally(gpu, |tally| {
+                    let booked = tally.settle(missing);
+                    member.set_kept(gpu, tally.kept());
+                    (booked, *tally)
+                })
+            {
+                // What pools had kept of freed blocks was booked still.
+                member.give_back(gpu, booked);
+                after.cell.kept = after.cell.kept.saturating_sub(booked);
+                after.tally = tally;
+                before = after;
             }
             if let Some(overhead) = overhead_between(&before, &after, given, reserved) {
                 member.set_overhead(gpu, overhead);
@@ -286,7 +295,14 @@ fn overhead_between(
 
 impl Books {
     fn changed_until(&self, later: &Self) -> bool {
-        let figures = |books: &Self| (books.cell.live, books.cell.pending, books.tally.changes);
+        let figures = |books: &Self| {
+            (
+                books.cell.live,
+                books.cell.kept,
+                books.cell.pending,
+                books.tally.changes,
+            )
+        };
         figures(self) != figures(later)
     }
 
@@ -311,6 +327,7 @@ impl Books {
     fn most(&self, reserved: Option<Reserved>) -> u64 {
         self.cell
             .live
+            .saturating_add(self.cell.kept)
             .saturating_add(self.cell.pending)
             .saturating_add(self.slack)
             .saturating_add(self.tally.room(reserved))

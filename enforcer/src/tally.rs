@@ -3,7 +3,7 @@
 //! The runtimes do not ask the driver for what a program asks for (seen in HIP 5.2.3, 5.7.1, 6.4.3 and 7.2.4):
 //! * a request of 2 MiB and more becomes a buffer of its own, rounded up to 2 MiB;
 //! * smaller ones share buffers of 2 MiB, which are kept for the next ones when blocks are freed;
-//! * a pool keeps what is freed until it is trimmed; in some releases it takes buffers that many blocks share, in
+//! * a pool keeps what is freed until it is trimmed, and it stays booked as long; in some releases it takes buffers that many blocks share, in
 //!   others each block is a buffer;
 //! * managed memory is not in the counter.
 //!
@@ -39,33 +39,43 @@ pub(crate) struct Tally {
 /// The blocks of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pool {
-    bytes: Peaked,
+    now: u64,
+    /// What of freed blocks the pool may have kept for the next ones. It stays booked.
+    kept: u64,
     /// What they take beyond their bytes if each is a buffer.
     rounding: Peaked,
+    was_used: bool,
 }
 
 impl Pool {
     fn add(&mut self, bytes: u64) {
-        self.bytes.add(bytes);
+        self.now = self.now.saturating_add(bytes);
         self.rounding.add(rounding(bytes));
+        self.was_used = true;
     }
 
     fn subtract(&mut self, bytes: u64) {
-        self.bytes.subtract(bytes);
+        self.now = self.now.saturating_sub(bytes);
         self.rounding.subtract(rounding(bytes));
     }
 
-    /// Bytes that it may have beyond its blocks; `reserved` is what it says itself to have taken.
+    /// Bytes that it may have beyond what is booked; `reserved` is what it says itself to have taken.
     fn room(&self, reserved: Option<Reserved>) -> u64 {
-        let kept = self.bytes.most.saturating_add(self.rounding.most);
         let said = match reserved {
-            _ if self.bytes.most == 0 => 0,
-            None => 0,
-            Some(reserved) if reserved.buffers => reserved.bytes,
-            Some(reserved) => reserved.bytes.saturating_add(self.rounding.most),
+            Some(reserved) if self.was_used && reserved.buffers => reserved.bytes,
+            Some(reserved) if self.was_used => reserved.bytes.saturating_add(self.rounding.most),
+            _ => 0,
         };
+        let booked = self.now.saturating_add(self.kept);
         // What says how much it has may be another pool, set in the place of the default one.
-        kept.max(said).saturating_sub(self.bytes.now)
+        said.saturating_sub(booked).max(self.rounding.most)
+    }
+
+    /// Lowers what is kept by at most `bytes`, and answers by how much.
+    fn lower(&mut self, bytes: u64) -> u64 {
+        let lowered = self.kept.min(bytes);
+        self.kept = self.kept.saturating_sub(lowered);
+        lowered
     }
 }
 
@@ -143,22 +153,73 @@ impl Tally {
 
     /// Whether the default pool was used.
     pub(crate) fn has_default_pool(&self) -> bool {
-        self.pooled.bytes.most != 0
+        self.pooled.was_used
     }
 
-    /// The driver counts `missing` bytes less than it would if all the room were there: so that was given
-    /// back. What is left of it then is not more than what the driver counts.
-    pub(crate) fn settle(&mut self, missing: u64) {
+    fn pool(&mut self, class: Class) -> Option<&mut Pool> {
+        match class {
+            Class::Pooled => Some(&mut self.pooled),
+            Class::OwnPool => Some(&mut self.own),
+            Class::Buffer | Class::Managed => None,
+        }
+    }
+
+    /// A block of a pool was freed: its memory is kept. False if that is none of a pool.
+    pub(crate) fn keep(&mut self, class: Class, bytes: u64) -> bool {
+        let pool = self.pool(class);
+        pool.is_some_and(|pool| {
+            pool.kept = pool.kept.saturating_add(bytes);
+            true
+        })
+    }
+
+    /// Takes of what a pool has kept, for a block of `bytes`; answers how much of it that is.
+    pub(crate) fn reuse(&mut self, class: Class, bytes: u64) -> u64 {
+        self.pool(class).map_or(0, |pool| pool.lower(bytes))
+    }
+
+    /// The default pool has kept no more than this. Answers what was let go of since.
+    pub(crate) fn lower_default_pool(&mut self, kept: u64) -> u64 {
+        self.pooled.lower(self.pooled.kept.saturating_sub(kept))
+    }
+
+    /// The pools are empty. Answers what they had kept.
+    pub(crate) fn empty_pools(&mut self) -> u64 {
+        let pools = [&mut self.pooled, &mut self.own];
+        pools
+            .into_iter()
+            .fold(0_u64, |sum, pool| sum.saturating_add(pool.lower(u64::MAX)))
+    }
+
+    /// What pools have kept.
+    pub(crate) fn kept(&self) -> u64 {
+        self.pooled.kept.saturating_add(self.own.kept)
+    }
+
+    /// Whether pools that the program made have kept anything.
+    pub(crate) fn has_kept_of_own_pools(&self) -> bool {
+        self.own.kept != 0
+    }
+
+    /// The driver counts `missing` bytes less than it would if all the room were there, and all that pools have
+    /// kept: so that was given back. What is left of it then is not more than what the driver counts. Answers
+    /// what of it was booked.
+    pub(crate) fn settle(&mut self, missing: u64) -> u64 {
         let mut left = missing;
+        let mut booked = 0_u64;
+        for pool in [&mut self.pooled, &mut self.own] {
+            let lowered = pool.lower(left);
+            left = left.saturating_sub(lowered);
+            booked = booked.saturating_add(lowered);
+        }
         for peaked in [
             &mut self.shared,
-            &mut self.pooled.bytes,
             &mut self.pooled.rounding,
-            &mut self.own.bytes,
             &mut self.own.rounding,
         ] {
             left = left.saturating_sub(peaked.lower(left));
         }
+        booked
     }
 }
 
@@ -256,6 +317,7 @@ mod tests {
         let reserved = |mib: u64, buffers| {
             Some(Reserved {
                 bytes: mib << 20,
+                unused: 0,
                 buffers,
             })
         };
@@ -272,31 +334,31 @@ mod tests {
         assert_eq!(tally.room(reserved(32, true)), 22 << 20);
         assert_eq!(tally.room(reserved(10, false)), BUFFER, "two of 6 MiB");
         assert_eq!(tally.room(None), BUFFER);
-        tally.remove(&piece);
-        tally.remove(&piece);
-        assert_eq!(tally.room(reserved(32, true)), 32 << 20);
-        // It may be that another pool keeps it.
-        assert_eq!(tally.room(reserved(0, false)), (10 << 20) + BUFFER);
+        for _ in 0..2 {
+            tally.remove(&piece);
+            assert!(tally.keep(piece.class, piece.bytes));
+        }
+        assert_eq!(
+            tally.room(reserved(32, true)),
+            22 << 20,
+            "what is kept is booked"
+        );
         tally.settle(u64::MAX);
         assert_eq!(tally.room(reserved(0, false)), 0);
     }
 
     #[test]
-    fn a_pool_of_the_program_has_room_beside_the_default_one() {
-        let (mut tally, mib) = (Tally::default(), 1 << 20);
-        let (usual, own) = (
-            block(Class::Pooled, 256 * mib),
-            block(Class::OwnPool, 256 * mib),
-        );
-        let reserved = Some(Reserved {
-            bytes: 256 * mib,
-            buffers: false,
-        });
-        tally.add(&usual);
-        tally.remove(&usual);
-        tally.add(&own);
-        assert_eq!(tally.room(reserved), 256 * mib);
-        tally.remove(&own);
-        assert_eq!(tally.room(reserved), 512 * mib);
+    fn what_a_pool_has_kept_is_used_again_or_given_back() {
+        let mut tally = Tally::default();
+        assert!(!tally.keep(Class::Buffer, 5));
+        assert!(tally.keep(Class::Pooled, 10) && tally.keep(Class::OwnPool, 20));
+        assert_eq!(tally.reuse(Class::Buffer, 5), 0);
+        assert_eq!(tally.reuse(Class::Pooled, 4), 4);
+        assert_eq!(tally.reuse(Class::OwnPool, 100), 20);
+        assert_eq!((tally.kept(), tally.lower_default_pool(10)), (6, 0));
+        assert_eq!((tally.lower_default_pool(1), tally.kept()), (5, 1));
+        assert!(tally.keep(Class::OwnPool, 3));
+        assert_eq!((tally.settle(2), tally.kept()), (2, 2));
+        assert_eq!((tally.empty_pools(), tally.kept()), (2, 0));
     }
 }

@@ -57,7 +57,8 @@ impl Undo {
     /// it yet.
     pub(crate) unsafe fn run(&self, name: usize) -> bool {
         let api = match (self.sort, self.stream) {
-            (Sort::Object, _) => Api::hipMemRelease,
+            (Sort::Physical, _) => Api::hipMemRelease,
+            (Sort::Object, _) => Api::hipFreeArray,
             (Sort::Memory, Some(_)) => Api::hipFreeAsync,
             (Sort::Memory, None) => Api::hipFree,
         };

@@ -73,13 +73,18 @@ fn is_booked_and_given_back(setup: &Setup, request: &Request) {
         assert_eq!(session.counts(), (1, 0, 0), "{case}");
         assert_eq!(session.step(), native[before + 1], "{case}");
         assert!(native[before + 1].ends_with(" = 0"), "{case}");
-        assert_eq!(session.booked(0), 0, "{case}");
+        // A pool has it until the stream has come that far.
+        let is_kept = request.function.ends_with("Async") && *free == "free_async:a";
+        let kept = if is_kept { request.bytes } else { 0 };
+        assert_eq!((session.booked(0), session.kept(0)), (0, kept), "{case}");
+        assert_eq!(session.given(0), kept, "{case}: the stand-in");
         assert_eq!(session.counts(), (1, 1, 0), "{case}");
         assert_eq!(session.step(), native[before + 2], "{case}");
         assert!(!native[before + 2].ends_with(" = 0"), "{case}");
-        assert_eq!(session.booked(0), 0, "{case}");
+        assert_eq!((session.booked(0), session.kept(0)), (0, kept), "{case}");
         assert_eq!(session.counts(), (1, 1, 0), "{case}");
         session.step();
+        assert_eq!((session.booked(0), session.kept(0)), (0, 0), "{case}");
         assert_eq!(session.given(0), 0, "{case}: the stand-in");
         session.finish();
     }

@@ -147,6 +147,11 @@ impl Account<'_> {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, sum);
     }
 
+    /// Says how much of what is booked is kept by pools.
+    pub(crate) fn set_kept(&self, bytes: u64) {
+        self.own.kept.store(bytes.min(MAX_BYTES), Ordering::Release);
+    }
+
     /// Takes [`Self::add_unseen`] back, after [`Self::release`]. Returns how many anomalies were met.
     pub(crate) fn release_unseen(&self, bytes: u64) -> u64 {
         u64::from(!subtract(&self.own.live_unseen, bytes))
@@ -229,10 +234,12 @@ pub(crate) fn read(cell: &Cell) -> CellView {
     let unseen = cell.live_unseen.load(Ordering::Acquire);
     let pending = cell.pending.load(Ordering::Acquire);
     let live = cell.live.load(Ordering::Acquire);
+    let kept = cell.kept.load(Ordering::Acquire).min(live);
     let known = cell.overhead_at.load(Ordering::Acquire) != 0;
     let overhead = cell.overhead.load(Ordering::Acquire);
     CellView {
-        live,
+        live: live.saturating_sub(kept),
+        kept,
         pending,
         overhead: known.then_some(overhead),
         peak: cell.peak.load(Ordering::Acquire),

@@ -197,7 +197,9 @@ pub(crate) struct Cell {
     pub(crate) live_unseen: AtomicU64,
     /// When `overhead` was last measured; 0: it is not known, whatever `overhead` says.
     pub(crate) overhead_at: AtomicU64,
-    pub(crate) spare: AtomicU64,
+    /// The part of `live` that was freed by the program and is kept by a pool of the runtime. It is shown
+    /// apart, and no sum needs it.
+    pub(crate) kept: AtomicU64,
 }
 
 // What other builds of this library rely on.
@@ -264,6 +266,7 @@ const _: () = {
     assert!(offset_of!(Cell, member_limit) == 32);
     assert!(offset_of!(Cell, live_unseen) == 40);
     assert!(offset_of!(Cell, overhead_at) == 48);
+    assert!(offset_of!(Cell, kept) == 56);
 
     assert!(SLOTS_OFFSET == 12_288);
     assert!(CELLS_OFFSET == 1_060_864);

@@ -282,6 +282,27 @@ impl Member {
         }
     }
 
+    /// Says how much of what is booked the program has freed, and pools of the runtime keep.
+    pub fn set_kept(&self, gpu: usize, bytes: u64) {
+        let Some(_inside) = self.enter(false) else {
+            return;
+        };
+        if let Some((_, account)) = self.account_of(gpu) {
+            account.set_kept(bytes);
+        }
+    }
+
+    /// Gives booked bytes back that no free goes with: a pool has let go of what it had kept of freed blocks.
+    pub fn give_back(&self, gpu: usize, bytes: u64) {
+        let Some(_inside) = self.enter(false) else {
+            return;
+        };
+        if let Some((_, account)) = self.account_of(gpu) {
+            self.note(account.release(bytes));
+            fault_point!(ReleaseSettled);
+        }
+    }
+
     /// The account of one GPU as this process sees it; `None` for an index it does not have, after
     /// it has left, and in a forked child.
     #[must_use]

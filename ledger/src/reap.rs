@@ -253,7 +253,7 @@ pub(crate) fn empty(cell: &Cell) {
         &cell.peak,
         &cell.live_unseen,
         &cell.overhead_at,
-        &cell.spare,
+        &cell.kept,
     ];
     for figure in figures {
         figure.store(0, Ordering::Release);

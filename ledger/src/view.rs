@@ -13,6 +13,8 @@ use crate::limit::Limit;
 pub struct CellView {
     /// Booked: allocated and not freed.
     pub live: u64,
+    /// Freed by the program, and kept by a pool of the runtime for its next blocks.
+    pub kept: u64,
     /// Reserved for native calls that have not returned.
     pub pending: u64,
     /// What the driver holds for the process beyond its bookings; `None` where it was not measured
@@ -29,8 +31,18 @@ impl CellView {
     #[must_use]
     pub fn charged(&self) -> u64 {
         self.live
+            .saturating_add(self.kept)
             .saturating_add(self.pending)
             .saturating_add(self.overhead.unwrap_or(0))
+    }
+
+    /// What is held beyond the bookings: the overhead, and what pools keep. `None` where nothing is known of either.
+    #[must_use]
+    pub fn beyond(&self) -> Option<u64> {
+        match (self.overhead, self.kept) {
+            (None, 0) => None,
+            (overhead, kept) => Some(overhead.unwrap_or(0).saturating_add(kept)),
+        }
     }
 }
 

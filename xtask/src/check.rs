@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what needs no test to run. Format, lints, documentation, licences.
+//! `cargo xtask check`: what needs no test to run. Format, lints, documentation, the coverage of the hooks, licences.
 
 mod gum;
 mod licences;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use crate::cargo::{cargo, run};
-use crate::machine;
+use crate::{coverage, machine};
 
 /// Runs every check; the first that fails ends it.
 pub(crate) fn check() -> Result<()> {
@@ -41,6 +41,8 @@ pub(crate) fn check() -> Result<()> {
     if !status.success() {
         bail!("the documentation has warnings, see above");
     }
+    step("coverage of the hooks");
+    coverage::check()?;
     step("licences");
     licences::check()?;
     step("advisories");

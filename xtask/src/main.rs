@@ -4,6 +4,7 @@ mod bench;
 mod capture;
 mod cargo;
 mod check;
+mod coverage;
 mod demo;
 mod machine;
 mod mutations;
@@ -44,6 +45,8 @@ enum Task {
     Prove(prove::Arguments),
     /// Check format, lints, documentation and licences
     Check,
+    /// Make docs/hook-coverage.md: which functions of HIP are hooked, and why others are not
+    Coverage(coverage::Arguments),
     /// Run a command on the emulated node: a machine with AMD GPUs that do not exist
     Node(node::Arguments),
     /// Fetch AMD's HIP runtimes from Debian's packages into target/rocm
@@ -73,6 +76,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Capture => capture::capture(),
         Task::Prove(arguments) => prove::prove(&arguments),
         Task::Check => check::check(),
+        Task::Coverage(arguments) => coverage::coverage(&arguments),
         Task::Node(arguments) => node::node(&arguments),
         Task::Rocm { version } if version == "llama" => {
             let runtime = rocm::llama::fetch()?;

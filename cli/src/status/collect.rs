@@ -154,7 +154,7 @@ fn account(snapshot: &LedgerSnapshot, index: usize) -> GpuAccount {
     let measured = snapshot
         .members
         .iter()
-        .filter_map(|member| member.cells.get(index)?.figures.overhead);
+        .filter_map(|member| member.cells.get(index)?.figures.beyond());
     // Of those where it was measured; not known if that is nobody.
     let overhead = measured.reduce(u64::saturating_add);
     // From the same figures as the others, so that they add up in one view.
@@ -184,7 +184,7 @@ fn process(member: &MemberSnapshot, snapshot: &LedgerSnapshot, here: Option<u64>
         .map(|(gpu, cell)| Holding {
             booked: cell.figures.live,
             pending: cell.figures.pending,
-            overhead: cell.figures.overhead,
+            overhead: cell.figures.beyond(),
             peak: cell.figures.peak,
             own_limit: (cell.limit != gpu.limit).then_some(cell.limit),
         });

@@ -135,6 +135,12 @@ impl Session {
             .map_or(0, |member| member.cells[gpu].figures.live_unseen)
     }
 
+    /// Bytes that the program has freed and a pool keeps.
+    pub(crate) fn kept(&self, gpu: usize) -> u64 {
+        self.member()
+            .map_or(0, |member| member.cells[gpu].figures.kept)
+    }
+
     /// Allocations, frees and refusals so far.
     pub(crate) fn counts(&self) -> (u64, u64, u64) {
         self.member().map_or((0, 0, 0), |member| {

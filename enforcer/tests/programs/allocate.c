@@ -117,6 +117,18 @@ static int create_pool(void **out, int device)
     return HIP(hipMemPoolCreate)(out, &made);
 }
 
+/* Another handle for what one names, by way of a descriptor. */
+static int import(void **out, void *what)
+{
+    int file = -1, version = 0, error = HIP(hipMemExportToShareableHandle)(&file, what, 1, 0);
+    if (error)
+        return error;
+    HIP(hipRuntimeGetVersion)(&version);
+    /* 7 takes the descriptor itself. */
+    void *shareable = version / 10000000 >= 7 ? (void *)(intptr_t)file : (void *)&file;
+    return HIP(hipMemImportFromShareableHandle)(out, shareable, 1);
+}
+
 /* Functions with a pointer as their only output. 0: no such command. */
 static int one_pointer(const char *command, void **out, char **fields, int *error)
 {
@@ -169,6 +181,41 @@ static int one_pointer(const char *command, void **out, char **fields, int *erro
         *error = HIP(hipDeviceGetDefaultMemPool)(out, (int)number(fields));
     } else if (!strcmp(command, "pool")) {
         *error = create_pool(out, (int)number(fields));
+    } else if (!strcmp(command, "reserve")) {
+        *error = HIP(hipMemAddressReserve)(out, number(fields), 0, NULL, 0);
+    } else if (!strcmp(command, "retain")) {
+        *error = HIP(hipMemRetainAllocationHandle)(out, handle(next(fields)));
+    } else if (!strcmp(command, "import")) {
+        *error = import(out, handle(next(fields)));
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
+/* map:RESERVED:AT:BYTES:HANDLE, unmap:RESERVED:AT:BYTES. 0: neither. */
+static int on_a_range(const char *command, void *pointer, char **fields, int *error)
+{
+    int maps = !strcmp(command, "map");
+    if (!maps && strcmp(command, "unmap"))
+        return 0;
+    char *at = (char *)pointer + number(fields);
+    size_t bytes = number(fields);
+    *error = maps ? HIP(hipMemMap)(at, bytes, 0, handle(next(fields)), 0) : HIP(hipMemUnmap)(at, bytes);
+    return 1;
+}
+
+/* 0: no such command. */
+static int on_a_pool(const char *command, void *pool, char **fields, int *error)
+{
+    size_t bytes;
+    if (!strcmp(command, "keep")) {
+        bytes = number(fields);
+        *error = HIP(hipMemPoolSetAttribute)(pool, 4, &bytes); /* the release threshold */
+    } else if (!strcmp(command, "trim")) {
+        *error = HIP(hipMemPoolTrimTo)(pool, number(fields));
+    } else if (!strcmp(command, "destroy_pool")) {
+        *error = HIP(hipMemPoolDestroy)(pool);
     } else {
         return 0;
     }
@@ -199,8 +246,14 @@ static int takes_it(const char *command, void *pointer, char **fields, int *erro
         *error = HIP(hipStreamBeginCapture)(pointer, 0);
     else if (!strcmp(command, "end_capture"))
         *error = HIP(hipStreamEndCapture)(pointer, &graph);
+    else if (!strcmp(command, "host_free"))
+        *error = HIP(hipHostFree)(pointer);
+    else if (!strcmp(command, "device_synchronize"))
+        *error = HIP(hipDeviceSynchronize)();
+    else if (!strcmp(command, "reset"))
+        *error = HIP(hipDeviceReset)();
     else
-        return 0;
+        return on_a_range(command, pointer, fields, error) || on_a_pool(command, pointer, fields, error);
     return 1;
 }
 

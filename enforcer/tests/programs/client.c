@@ -13,7 +13,10 @@
  *   free:NAME   free_async:NAME[:STREAM]   release:NAME   free_array:NAME   array_destroy:NAME
  *   free_mipmapped:NAME   mipmapped_destroy:NAME   stream:NAME   synchronize:STREAM
  *   capture:STREAM   end_capture:STREAM
- *   default_pool:NAME:DEVICE   pool:NAME:DEVICE   (more of these: allocate.c)
+ *   default_pool:NAME:DEVICE   pool:NAME:DEVICE   keep:POOL:BYTES   trim:POOL:BYTES   destroy_pool:POOL
+ *   reserve:NAME:BYTES (addresses)   map:NAME:AT:BYTES:HANDLE   unmap:NAME:AT:BYTES   retain:NAME:ADDRESS
+ *   import:NAME:HANDLE (exported before)   host_free:NAME   reset:-   device_synchronize:-
+ *   (more of these: allocate.c)
  *   malloc_nowhere:BYTES   free_inside:NAME   free_null   free_bogus
  *   attribute:NUMBER   attribute:NUMBER:nowhere
  *   info   info:free   info:total   info:none   total   total_nowhere   props   props0600   props0000

@@ -62,7 +62,20 @@ typedef struct {
     F(hipStreamEndCapture, "hip_4.3", (void *stream, void **graph))                                         \
     F(hipStreamSynchronize, "hip_4.2", (void *stream))                                                      \
     F(hipDeviceGetDefaultMemPool, "hip_5.1", (void **, int device))                                         \
-    F(hipMemPoolCreate, "hip_5.1", (void **, const hipMemPoolProps *))
+    F(hipMemPoolCreate, "hip_5.1", (void **, const hipMemPoolProps *))                                      \
+    F(hipMemPoolSetAttribute, "hip_5.1", (void *pool, int attribute, void *value))                          \
+    F(hipMemPoolTrimTo, "hip_5.1", (void *pool, size_t keep))                                               \
+    F(hipMemPoolDestroy, "hip_5.1", (void *pool))                                                           \
+    F(hipDeviceSynchronize, "hip_4.2", (void))                                                              \
+    F(hipDeviceReset, "hip_4.2", (void))                                                                    \
+    F(hipHostFree, "hip_4.2", (void *))                                                                     \
+    F(hipMemAddressReserve, "hip_5.1", (void **, size_t, size_t alignment, void *wish, unsigned long long)) \
+    F(hipMemMap, "hip_5.1", (void *, size_t, size_t offset, void *handle, unsigned long long flags))        \
+    F(hipMemUnmap, "hip_5.1", (void *, size_t))                                                             \
+    F(hipMemRetainAllocationHandle, "hip_5.1", (void **, void *address))                                    \
+    F(hipMemExportToShareableHandle, "hip_5.1", (void *, void *handle, int kind, unsigned long long flags)) \
+    F(hipMemImportFromShareableHandle, "hip_5.1", (void **, void *shareable, int kind))                     \
+    F(hipRuntimeGetVersion, "hip_4.2", (int *))
 
 /* Every function; NULL: the runtime has none of that name. */
 extern struct hip {

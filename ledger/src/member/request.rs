@@ -87,7 +87,7 @@ impl Member {
                 limit,
                 mine,
                 others: totals.others,
-                overhead: totals.mine.overhead.unwrap_or(0),
+                overhead: totals.mine.beyond().unwrap_or(0),
                 available,
             });
         }

@@ -113,6 +113,12 @@ impl Runtime {
         dirs.join(":")
     }
 
+    /// The HIP library itself.
+    pub fn file_of_library(&self) -> Option<PathBuf> {
+        let mut files = self.library_dirs.iter().map(|dir| dir.join(&self.library));
+        files.find(|file| file.exists())
+    }
+
     /// A file of this runtime by its usual path, such as `usr/bin/rocminfo`, if it was fetched.
     pub fn file(&self, path: &str) -> Option<PathBuf> {
         Some(self.root.join(path)).filter(|p| p.exists())

@@ -94,8 +94,7 @@ static hipError_t create(struct array **out, unsigned element, hipExtent extent,
         return hipErrorInvalidValue;
     int device = current_device();
     uint64_t charged = rounded(bytes_of(element, extent, levels));
-    if (!account_take(device, KindArray, charged) &&
-        !(pools_trim_device(device) && account_take(device, KindArray, charged)))
+    if (!account_take(device, KindArray, charged))
         return hipErrorOutOfMemory;
     struct array *array = malloc(sizeof *array);
     if (!array) {
@@ -130,19 +129,6 @@ static hipError_t destroy(struct array *array, bool mipmapped)
     }
     free(array);
     return hipSuccess;
-}
-
-void arrays_reset(int device)
-{
-    for (struct array **link = &arrays, *array; (array = *link);) {
-        if (array->device == device) {
-            *link = array->next;
-            account_give_back(device, KindArray, array->charged);
-            free(array);
-        } else {
-            link = &array->next;
-        }
-    }
 }
 
 void arrays_after_fork(void)

@@ -187,7 +187,7 @@ void block_remove(struct block *block)
     table[hole].base = 0;
 }
 
-void blocks_sweep(bool (*visit)(struct block *, void *), void *argument)
+static void each_block(bool (*visit)(struct block *, void *), void *argument, void (*then)(struct block *))
 {
     /* Removing moves others about, so the bases are taken down first. */
     uintptr_t *bases = must(malloc((table_count + 1) * sizeof *bases));
@@ -198,7 +198,17 @@ void blocks_sweep(bool (*visit)(struct block *, void *), void *argument)
     for (size_t i = 0; i < count; i++) {
         struct block *block = block_at(bases[i]);
         if (block && visit(block, argument))
-            forget_block(block);
+            then(block);
     }
     free(bases);
+}
+
+void blocks_sweep(bool (*visit)(struct block *, void *), void *argument)
+{
+    each_block(visit, argument, forget_block);
+}
+
+void blocks_forget(bool (*visit)(struct block *, void *), void *argument)
+{
+    each_block(visit, argument, block_remove);
 }

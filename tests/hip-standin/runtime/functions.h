@@ -73,6 +73,7 @@ FUNCTION(5, hip_4.2, 322, hipPointerGetAttributes, (hipPointerAttribute_t *attri
 FUNCTION(5, hip_4.2, 197, hipHostMalloc, (void **pointer, size_t bytes, unsigned flags), (pointer,
       bytes, flags), OUT(pointer))
 FUNCTION(5, hip_4.2, 194, hipHostFree, (void *pointer), (pointer), NONE)
+FUNCTION(5, hip_4.2, 93, hipFreeHost, (void *pointer), (pointer), NONE)
 FUNCTION(5, hip_4.2, 259, hipMemcpy, (void *to, const void *from, size_t bytes, int kind), (to,
       from, bytes, kind), NONE)
 FUNCTION(5, hip_4.2, 268, hipMemcpyAsync, (void *to, const void *from, size_t bytes, int kind,

@@ -189,6 +189,8 @@ struct block *block_around(uintptr_t address);
 void block_remove(struct block *block);
 /* Calls `visit` for every block; it may say that the block is to go. */
 void blocks_sweep(bool (*visit)(struct block *block, void *argument), void *argument);
+/* The same, and what the block has taken stays taken. */
+void blocks_forget(bool (*visit)(struct block *block, void *argument), void *argument);
 
 /* ---- memory.c ----------------------------------------------------------------------------------- */
 
@@ -204,7 +206,6 @@ bool times(uint64_t a, uint64_t b, uint64_t *product);
 
 /* ---- arrays.c, pools.c, virtual.c --------------------------------------------------------------- */
 
-void arrays_reset(int device);
 void arrays_after_fork(void);
 
 struct stream {
@@ -213,12 +214,12 @@ struct stream {
 };
 /* Work of a stream (NULL: all) of a device is done: freed memory goes back to its pool. */
 void pools_synchronize(int device, hipStream_t stream, bool all_streams);
-/* Gives unused memory of a device's pools back. True if there was any. */
-bool pools_trim_device(int device);
 hipError_t pool_free_locked(struct block *block, hipStream_t stream, bool now);
 void pools_reset(int device);
 void pools_after_fork(void);
 
+/* The lock is held. */
+void virtual_reset(int device);
 void virtual_after_fork(void);
 
 void standin_initialise(void);

@@ -20,10 +20,8 @@ hipError_t take_memory(void **pointer, uint64_t bytes, enum kind kind, unsigned 
     struct block block = {
         .bytes = bytes, .charged = rounded(bytes), .device = current_device(), .kind = kind, .flags = flags};
     block.touched = kind == KindManaged || kind == KindHost;
-    bool taken = account_take(block.device, kind, block.charged);
-    if (!taken && pools_trim_device(block.device))
-        taken = account_take(block.device, kind, block.charged);
-    if (!taken)
+    /* What pools keep is not given back for that, as with the real ones. */
+    if (!account_take(block.device, kind, block.charged))
         return hipErrorOutOfMemory;
     pthread_mutex_lock(&lock);
     block.base = space_take(bytes);
@@ -189,6 +187,11 @@ hipError_t do_hipHostMalloc(void **pointer, size_t bytes, unsigned flags)
 hipError_t do_hipHostFree(void *pointer)
 {
     return pointer ? free_memory(pointer) : hipSuccess;
+}
+
+hipError_t do_hipFreeHost(void *pointer)
+{
+    return do_hipHostFree(pointer);
 }
 
 hipError_t do_hipMemGetInfo(size_t *available, size_t *total)

@@ -94,17 +94,6 @@ void pools_synchronize(int device, hipStream_t stream, bool all_streams)
     pthread_mutex_unlock(&lock);
 }
 
-bool pools_trim_device(int device)
-{
-    bool released = false;
-    pthread_mutex_lock(&lock);
-    for (struct pool *pool = pools; pool; pool = pool->next)
-        if (pool->device == device)
-            released |= trim(pool, 0);
-    pthread_mutex_unlock(&lock);
-    return released;
-}
-
 /* The smallest freed block that is large enough and may be used on this stream. */
 static struct cached **fitting(struct pool *pool, uint64_t bytes, hipStream_t stream)
 {

@@ -9,7 +9,9 @@
 enum { ComputeUnits = 104, WarpSize = 64 };
 static const char device_name[] = "Stand-in GPU", architecture[] = "gfx90a:sramecc+:xnack-";
 
-#if GENERATION == 5
+#if GENERATION == 5 && MINOR < 7
+enum { Version = 50221153 };
+#elif GENERATION == 5
 enum { Version = 50731921 };
 #elif GENERATION == 6
 enum { Version = 60443484 };
@@ -241,19 +243,23 @@ hipError_t do_hipDeviceSynchronize(void)
     return hipSuccess;
 }
 
+/* Linear memory. That of pools goes with them; arrays and managed memory stay. */
 static bool is_of_device(struct block *block, void *device)
 {
-    return block->device == *(int *)device && block->kind != KindVirtual && block->kind != KindImported &&
-           block->kind != KindHost && block->kind != KindPool;
+    return block->device == *(int *)device && block->kind == KindDevice;
 }
 
-/* Linear memory, arrays and pools of the device are gone. Handles of hipMemCreate stay, as they do in 6.4 and 7.2. */
+/* Linear memory, pools, and physical memory that is not mapped. 5.2 only forgets its pointers. */
 static hipError_t reset(int device)
 {
     pthread_mutex_lock(&lock);
-    blocks_sweep(is_of_device, &device);
-    arrays_reset(device);
-    pools_reset(device);
+    if (GENERATION == 5 && MINOR < 7) {
+        blocks_forget(is_of_device, &device);
+    } else {
+        blocks_sweep(is_of_device, &device);
+        pools_reset(device);
+        virtual_reset(device);
+    }
     pthread_mutex_unlock(&lock);
     return hipSuccess;
 }

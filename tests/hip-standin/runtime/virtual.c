@@ -1,6 +1,8 @@
 /* Virtual memory management, and memory that other processes share.
  *
- * A handle's memory lives until its last reference is released and its last mapping is gone. Address ranges take nothing.
+ * A handle's memory lives until it is released and its last mapping is gone. As with the real ones, a handle can be
+ * released again, mapped and retained as long as a mapping keeps it, and hipMemRetainAllocationHandle holds nothing.
+ * Address ranges take nothing.
  * Imported memory is the exporter's: it takes nothing here either, as the driver's count has it. Its
  * contents are not shared, nor are those of two mappings of one handle. */
 #define _GNU_SOURCE
@@ -18,7 +20,8 @@ struct allocation {
     uint64_t bytes, charged, number;
     int device;
     enum kind kind;
-    int references, mappings;
+    bool held;
+    int mappings;
 };
 
 struct mapping {
@@ -51,12 +54,12 @@ static bool exists(struct allocation *allocation)
     struct allocation *each = allocations;
     while (each && each != allocation)
         each = each->next;
-    return each && each->references > 0;
+    return each;
 }
 
 static void drop_unused(struct allocation *allocation)
 {
-    if (allocation->references > 0 || allocation->mappings > 0)
+    if (allocation->held || allocation->mappings > 0)
         return;
     struct allocation **link = &allocations;
     while (*link != allocation)
@@ -66,12 +69,32 @@ static void drop_unused(struct allocation *allocation)
     free(allocation);
 }
 
+/* What is mapped stays: nothing can unmap it any more. */
+void virtual_reset(int device)
+{
+    for (struct mapping **link = &mappings, *mapping; (mapping = *link);) {
+        if (mapping->allocation->device != device) {
+            link = &mapping->next;
+            continue;
+        }
+        *link = mapping->next;
+        free(mapping);
+    }
+    for (struct allocation *allocation = allocations, *next; allocation; allocation = next) {
+        next = allocation->next;
+        if (allocation->device == device) {
+            allocation->held = false;
+            drop_unused(allocation);
+        }
+    }
+}
+
 /* The lock is held. */
 static struct allocation *add(uint64_t bytes, uint64_t charged, int device, enum kind kind)
 {
     struct allocation *made = malloc(sizeof *made);
     if (made) {
-        *made = (struct allocation){allocations, bytes, charged, ++last_number, device, kind, 1, 0};
+        *made = (struct allocation){allocations, bytes, charged, ++last_number, device, kind, true, 0};
         allocations = made;
     }
     return made;
@@ -115,8 +138,7 @@ hipError_t do_hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t bytes
     if (error != hipSuccess)
         return error;
     uint64_t charged = rounded(bytes);
-    if (!account_take(device, kind, charged) &&
-        !(pools_trim_device(device) && account_take(device, kind, charged)))
+    if (!account_take(device, kind, charged))
         return hipErrorOutOfMemory;
     pthread_mutex_lock(&lock);
     struct allocation *made = add(bytes, charged, device, kind);
@@ -136,7 +158,7 @@ hipError_t do_hipMemRelease(hipMemGenericAllocationHandle_t handle)
     pthread_mutex_lock(&lock);
     bool right = exists(handle);
     if (right) {
-        handle->references--;
+        handle->held = false;
         drop_unused(handle);
     }
     pthread_mutex_unlock(&lock);
@@ -159,10 +181,8 @@ hipError_t do_hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *hand
         return hipErrorInvalidValue;
     pthread_mutex_lock(&lock);
     struct mapping *mapping = mapping_around((uintptr_t)pointer);
-    if (mapping) {
-        mapping->allocation->references++;
+    if (mapping)
         *handle = mapping->allocation;
-    }
     pthread_mutex_unlock(&lock);
     return mapping ? hipSuccess : hipErrorInvalidValue;
 }
@@ -235,23 +255,39 @@ hipError_t do_hipMemMap(void *pointer, size_t bytes, size_t offset, hipMemGeneri
     return right ? hipSuccess : hipErrorInvalidValue;
 }
 
+/* What the mappings inside of a range come to. */
+static uint64_t mapped_in(uintptr_t at, uint64_t bytes)
+{
+    uint64_t sum = 0;
+    for (struct mapping *each = mappings; each; each = each->next)
+        if (each->at >= at && each->at + each->bytes <= at + bytes)
+            sum += each->bytes;
+    return sum;
+}
+
+/* A range that is not one mapping: 6.4 says success and does nothing; 7.2 unmaps what consists of whole ones, and says no
+ * to anything else. */
 hipError_t do_hipMemUnmap(void *pointer, size_t bytes)
 {
-    hipError_t error = hipErrorInvalidValue;
+    uintptr_t at = (uintptr_t)pointer;
     pthread_mutex_lock(&lock);
-    for (struct mapping **link = &mappings; *link; link = &(*link)->next) {
+    bool whole = bytes != 0 && mapped_in(at, bytes) == bytes, done = false;
+    struct mapping *around = mapping_around(at);
+    bool exact = around && around->at == at && around->bytes == bytes;
+    for (struct mapping **link = &mappings; *link && (exact || (whole && GENERATION >= 7));) {
         struct mapping *mapping = *link;
-        if (mapping->at == (uintptr_t)pointer && mapping->bytes == bytes) {
-            *link = mapping->next;
-            mapping->allocation->mappings--;
-            drop_unused(mapping->allocation);
-            free(mapping);
-            error = hipSuccess;
-            break;
+        if (mapping->at < at || mapping->at + mapping->bytes > at + bytes) {
+            link = &mapping->next;
+            continue;
         }
+        *link = mapping->next;
+        mapping->allocation->mappings--;
+        drop_unused(mapping->allocation);
+        free(mapping);
+        done = true;
     }
     pthread_mutex_unlock(&lock);
-    return error;
+    return done || (GENERATION < 7 && around) ? hipSuccess : hipErrorInvalidValue;
 }
 
 hipError_t do_hipMemSetAccess(void *pointer, size_t bytes, const hipMemAccessDesc *access, size_t count)
@@ -299,19 +335,10 @@ hipError_t do_hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *h
     int file = GENERATION >= 7 ? (int)(uintptr_t)shareable : *(int *)shareable;
     if (pread(file, &ticket, sizeof ticket, 0) != sizeof ticket || ticket.magic != TicketMagic)
         return hipErrorInvalidValue;
-    struct allocation *found = NULL;
     pthread_mutex_lock(&lock);
-    if (ticket.pid == (uint64_t)getpid()) {
-        found = allocations;
-        while (found && found->number != ticket.number)
-            found = found->next;
-        if (found)
-            found->references++;
-    } else {
-        found = add(ticket.bytes, ticket.bytes, ticket.device, KindImported);
-        if (found)
-            account_take(ticket.device, KindImported, ticket.bytes);
-    }
+    struct allocation *found = add(ticket.bytes, ticket.bytes, ticket.device, KindImported);
+    if (found)
+        account_take(ticket.device, KindImported, ticket.bytes);
     pthread_mutex_unlock(&lock);
     if (!found)
         return hipErrorInvalidValue;

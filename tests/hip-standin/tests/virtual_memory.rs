@@ -141,15 +141,41 @@ fn memory_lives_until_its_last_reference_and_mapping_are_gone() {
         assert_eq!((error, retained), (SUCCESS, handle));
         let free = |bytes: usize| call!(&hip, hipMemAddressFree(at => *mut c_void, bytes => usize));
         assert_eq!(free(4 * MIB), 999, "mapped");
-        assert_eq!(
-            (unmap(&hip, second, 2 * MIB), hip.live(0)),
-            (SUCCESS, 2 * MIB)
-        );
-        assert_eq!((release(&hip, retained), hip.live(0)), (SUCCESS, 0));
+        // Neither that nor another release is a reference.
+        assert_eq!((release(&hip, handle), hip.live(0)), (SUCCESS, 2 * MIB));
+        assert_eq!((unmap(&hip, second, 2 * MIB), hip.live(0)), (SUCCESS, 0));
+        assert_eq!(release(&hip, retained), INVALID_VALUE);
         assert_eq!(
             (unmap(&hip, second, 2 * MIB), free(MIB), free(4 * MIB)),
             (INVALID_VALUE, INVALID_VALUE, SUCCESS)
         );
+    }
+}
+
+#[test]
+fn a_range_that_is_not_one_mapping() {
+    for build in Build::ALL {
+        let hip = Instance::new(build);
+        let at = reserve(&hip, 4 * MIB);
+        for nth in 0..2 {
+            let handle = hip.mem_create(MIB, &Properties::on_device(0)).unwrap();
+            let place = at.wrapping_byte_add(nth * MIB);
+            assert_eq!(map(&hip, place, MIB, handle), SUCCESS);
+            assert_eq!(release(&hip, handle), SUCCESS);
+        }
+        let (said, left) = if build == Build::Seven {
+            (INVALID_VALUE, 0)
+        } else {
+            (SUCCESS, 2 * MIB)
+        };
+        for bytes in [MIB / 2, 3 * MIB] {
+            assert_eq!((unmap(&hip, at, bytes), hip.live(0)), (said, 2 * MIB));
+        }
+        assert_eq!((unmap(&hip, at, 2 * MIB), hip.live(0)), (SUCCESS, left));
+        for nth in 0..2 {
+            unmap(&hip, at.wrapping_byte_add(nth * MIB), MIB);
+        }
+        assert_eq!(hip.live(0), 0);
     }
 }
 
@@ -172,8 +198,10 @@ fn exported_memory_is_not_charged_again() {
         let error = call!(&hip, hipMemImportFromShareableHandle(&raw mut imported => *mut *mut c_void,
             shareable => *mut c_void, 1 => c_int));
         assert_eq!((error, hip.live(0)), (SUCCESS, GIB));
-        assert_eq!((release(&hip, handle), hip.live(0)), (SUCCESS, GIB));
-        assert_eq!((release(&hip, imported), hip.live(0)), (SUCCESS, 0));
+        assert_eq!((release(&hip, handle), hip.live(0)), (SUCCESS, 0));
+        assert_eq!(hip.held(0, Kind::Imported), GIB);
+        assert_eq!(release(&hip, imported), SUCCESS);
+        assert_eq!(hip.held(0, Kind::Imported), 0);
         // SAFETY: the descriptor that the export made.
         assert_eq!(unsafe { libc::close(file) }, 0);
     }
