@@ -102,7 +102,7 @@ pub use place::{
 pub use prospect::Prospect;
 pub use view::{
     Alive, CellView, GpuSnapshot, GpuView, HookEngine, LastRefusal, LedgerSnapshot, LivenessMode,
-    MemberCell, MemberSnapshot, Reaped,
+    MemberCell, MemberSnapshot, Reaped, Room,
 };
 pub use words::yes_or_no;
 

@@ -33,7 +33,7 @@ use crate::reap::{Right, Scan, Target, reap};
 use crate::slot::{Claim, State};
 use crate::sync::{Ordering, fence, sleep, yield_now};
 use crate::sys::FileId;
-use crate::view::{CellView, GpuView, HookEngine, LivenessMode};
+use crate::view::{CellView, GpuView, HookEngine, LivenessMode, Room};
 
 /// How often an operation looks again whether a thread that is about to leave leaves or stays: it does
 /// a few dozen stores meanwhile, but the machine may let others run first. About a second, for the case
@@ -318,6 +318,25 @@ impl Member {
             others: totals.others,
         };
         self.still(view)
+    }
+
+    /// What is left on one GPU; `None` where [`Self::view`] is. In few steps: programs ask that often.
+    #[inline]
+    #[must_use]
+    pub fn room(&self, gpu: usize) -> Option<Room> {
+        let this = self.gpus.get(gpu)?;
+        let account = self.account(this)?;
+        let limit = self.limit_on(this, &account);
+        let (mine, others) = account.charged();
+        let available = match limit {
+            Limit::Unlimited => u64::MAX,
+            Limit::Bytes(most) => most.saturating_sub(mine).saturating_sub(others),
+        };
+        self.still(Room {
+            limit,
+            available,
+            shared: others > 0,
+        })
     }
 
     /// This process's own figures on one GPU, without what the others have; `None` where

@@ -72,6 +72,17 @@ impl GpuView {
     }
 }
 
+/// What is left on one GPU: as [`GpuView`], and no more than an answer to a program needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// The limit that holds for this member.
+    pub limit: Limit,
+    /// What one request could get, in bytes; `u64::MAX` without a limit.
+    pub available: u64,
+    /// Whether anything is charged to other members.
+    pub shared: bool,
+}
+
 /// How a hook was put in place, below the exported symbol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HookEngine {
