@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs;
 
 use hipflex_ledger::{
-    Denial, DenialReason, HookEngine, Identity, Kind, Limit, Member, Reservation,
+    Denial, DenialReason, HookEngine, Identity, Kind, Limit, Member, Reservation, Room,
 };
 
 use crate::clock::Due;
@@ -610,11 +610,11 @@ impl Account {
         self.member.view(gpu).map_or(0, |view| view.charged)
     }
 
-    /// What one request could get on a GPU, by this account. `device` is its number in HIP.
+    /// What is left on a GPU, by this account. `device` is its number in HIP, if the runtime tells it.
     #[inline]
-    pub(crate) fn available(&self, gpu: usize, device: c_int) -> u64 {
+    pub(crate) fn room(&self, gpu: usize, device: Result<c_int, c_int>) -> Room {
         if self.overhead.is_due(gpu) {
-            self.measure(gpu, Ok(device));
+            self.measure(gpu, device);
         }
         // What died neighbours held is there, too.
         let room = match self.member.room(gpu) {
@@ -624,7 +624,11 @@ impl Account {
             }
             room => room,
         };
-        room.map_or(0, |room| room.available)
+        room.unwrap_or(Room {
+            limit: Limit::Unlimited,
+            available: 0,
+            shared: false,
+        })
     }
 
     /// Releases this process's slot if nothing is booked. True if so.

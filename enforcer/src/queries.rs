@@ -37,10 +37,10 @@ pub(crate) unsafe fn memory_info(standing: &Standing, free: *mut usize, total: *
     belt(|| match account.place(device) {
         // SAFETY: see above.
         Place::Gpu(gpu) => unsafe {
-            adapt(total, |board| account.limit(gpu).within(board));
+            let room = account.room(gpu, device);
+            adapt(total, |board| room.limit.within(board));
             // What one allocation could get.
-            let available = |device| account.available(gpu, device);
-            adapt(free, |free| free.min(device.map_or(0, available)));
+            adapt(free, |free| free.min(room.available));
         },
         // SAFETY: see above.
         Place::Refused => unsafe { adapt(free, |_| 0) },

@@ -497,6 +497,7 @@ impl Member {
 
     /// What the slot is for this process: claimed, being cleared by a thread that leaves (and may yet
     /// stay, so that what other threads have to book must be booked), or not its own any more.
+    #[inline]
     fn state(&self) -> State {
         if self.is_stale_after_fork() {
             return State::Free;
@@ -550,6 +551,7 @@ impl Member {
         self.slot
     }
 
+    #[inline]
     fn is_member(&self) -> bool {
         matches!(self.state(), State::Claimed | State::Clearing)
     }
@@ -563,6 +565,7 @@ impl Member {
     }
 
     /// The account of one GPU, in which this process may book.
+    #[inline]
     fn account(&self, gpu: &MemberGpu) -> Option<Account<'_>> {
         if !self.is_member() {
             return None;
@@ -577,11 +580,13 @@ impl Member {
         })
     }
 
+    #[inline]
     fn account_of(&self, gpu: usize) -> Option<(&Slot, Account<'_>)> {
         let account = self.account(self.gpus.get(gpu)?)?;
         Some((self.map.slot(self.slot)?, account))
     }
 
+    #[inline]
     fn limit_on(&self, gpu: &MemberGpu, account: &Account<'_>) -> Limit {
         let own = account.own.member_limit.load(Ordering::Acquire);
         let record = self.map.gpu_records().get(gpu.index);
