@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::account::{self, Account};
 use crate::denial::Denial;
 use crate::directory_lock::DirectoryLock;
+use crate::engine::HookEngine;
 use crate::error::JoinError;
 use crate::fault::fault_point;
 use crate::file::now;
@@ -33,7 +34,7 @@ use crate::reap::{Right, Scan, Target, reap};
 use crate::slot::{Claim, State};
 use crate::sync::{Ordering, fence, sleep, yield_now};
 use crate::sys::FileId;
-use crate::view::{CellView, GpuView, HookEngine, LivenessMode, Room};
+use crate::view::{CellView, GpuView, LivenessMode, Room};
 
 /// How often an operation looks again whether a thread that is about to leave leaves or stays: it does
 /// a few dozen stores meanwhile, but the machine may let others run first. About a second, for the case
