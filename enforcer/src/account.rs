@@ -463,10 +463,11 @@ impl Account {
             sort,
             class,
         };
-        self.remember(block);
-        tracing::debug!("booked {bytes} bytes at {name:#x}");
+        // First, so that nobody gives back what is not booked yet: a reset by another thread takes every block.
         self.member
             .commit(reservation, bytes.saturating_sub(reused));
+        self.remember(block);
+        tracing::debug!("booked {bytes} bytes at {name:#x}");
         if needs_reuse {
             // The pool may have taken memory anew.
             self.overhead.hurry(gpu);

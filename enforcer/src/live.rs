@@ -520,9 +520,9 @@ mod tests {
             };
             live.insert(other, &mut none).unwrap();
         }
-        let number = live.take_all(1).unwrap();
+        let number = live.take_all(1, 0).unwrap();
         assert_eq!(
-            live.take_all(1).map(|other| live.taken(other).len()),
+            live.take_all(1, 0).map(|other| live.taken(other).len()),
             Some(0)
         );
         let taken = live.taken(number);

@@ -13,16 +13,14 @@
 //! `hipErrorNotInitialized`.)
 
 use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::elf;
 use crate::entries::{Api, belt};
 use crate::linker::{self, after_us, forget_error};
 use crate::question::{Answer, Question};
-use crate::runtime::{self, MOST_RUNTIMES, Owner};
+use crate::runtime::{self, Owner};
 use crate::signals::uncancelled;
 use crate::smi;
-use crate::stderr::say;
 
 /// What an override does: if `jump` is not 0 it goes on there with its arguments untouched, else it
 /// returns `answer`. (Two words: returned in rax and rdx.)
@@ -279,7 +277,7 @@ fn decide_hooked(hooked: Hooked, question: &Question<'_>, jump: usize) -> Decisi
             Owner::Runtime(runtime) => runtime.answer(api).or(Some(question.export)),
             Owner::Nobody => Some(question.export),
             Owner::OneTooMany => {
-                say_one_too_many(api);
+                runtime::say_one_too_many(api);
                 None
             }
             Owner::Unrelated => None,
@@ -292,16 +290,5 @@ fn decide_hooked(hooked: Hooked, question: &Question<'_>, jump: usize) -> Decisi
             Decision { answer, jump: 0 }
         }
         None => Decision { answer: 0, jump },
-    }
-}
-
-fn say_one_too_many(api: Api) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        say!(
-            "this process looks up {:?} in a further HIP runtime, and {MOST_RUNTIMES} are counted at most: what it \
-             allocates through that one is not",
-            api.name()
-        );
     }
 }

@@ -31,7 +31,7 @@ use crate::hip;
 use crate::process;
 use crate::signals::uncancelled;
 
-pub(crate) use choose::{Owner, look_around, owner};
+pub(crate) use choose::{Owner, look_around, owner, say_one_too_many};
 
 /// What every HIP runtime's file or SONAME starts with, bundled and renamed copies included
 /// (`libamdhip64.so.6`, `libamdhip64-1f3a.so`).
@@ -198,6 +198,11 @@ impl Function {
     /// Says where the code behind the hook is, before the hook is in place.
     pub(crate) fn set_original(&self, address: usize) {
         self.original.store(address, Ordering::Release);
+    }
+
+    /// Where the code behind the hook is.
+    pub(crate) fn original(&self) -> usize {
+        self.original.load(Ordering::Acquire)
     }
 
     /// The hook did not come about.

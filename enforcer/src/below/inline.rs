@@ -31,7 +31,14 @@ pub(super) fn hook(runtime: &'static Runtime, kind: EngineKind) -> Result<(), St
         match unsafe { session.stage(export, entry) } {
             Ok(hook) => {
                 function.set_original(hook.original);
-                staged.push(function);
+                staged.push((function, None));
+                // The code may be that behind another function's slot. What is counted there must not come here.
+                for other in Api::ALL.into_iter().filter_map(|api| runtime.function(api)) {
+                    if other.is_hooked() && other.original() == hook.entry {
+                        other.set_original(hook.original);
+                        staged.push((other, Some(hook.entry)));
+                    }
+                }
             }
             Err(refusal) => {
                 tracing::info!(
@@ -43,13 +50,15 @@ pub(super) fn hook(runtime: &'static Runtime, kind: EngineKind) -> Result<(), St
     }
     // SAFETY: the originals are where the entries look for them.
     let done = unsafe { session.commit() };
-    for function in staged {
-        match done {
-            Ok(()) => function.set_hooked(match kind {
+    for (function, before) in staged {
+        match (&done, before) {
+            (Ok(()), None) => function.set_hooked(match kind {
                 EngineKind::Detour => DETOUR,
                 EngineKind::Gum => GUM,
             }),
-            Err(_) => function.forget_original(),
+            (Ok(()), Some(_)) => {}
+            (Err(_), None) => function.forget_original(),
+            (Err(_), Some(before)) => function.set_original(before),
         }
     }
     done.map_err(|refusal| refusal.to_string())

@@ -38,7 +38,10 @@ pub(super) fn reach(api: Api, caller: usize) -> Option<usize> {
         return instead;
     }
     adopt_loaded();
-    let runtime = of_caller(api, caller)?;
+    let runtime = match of_caller(api, caller) {
+        Ok(runtime) => runtime?,
+        Err(uncounted) => return Some(uncounted),
+    };
     if let Some(range) = elf::find_object(|object| object.contains(caller).then(|| object.extent()))
     {
         callers::remember(range, runtime);
@@ -78,15 +81,35 @@ fn begin(api: Api, caller: usize) -> Result<(), Option<usize>> {
     }
 }
 
-/// The known runtime that a caller reaches.
-fn of_caller(api: Api, caller: usize) -> Option<&'static Runtime> {
+/// The known runtime that a caller reaches. The error is the function of one that is not known: one too many.
+fn of_caller(api: Api, caller: usize) -> Result<Option<&'static Runtime>, usize> {
     let usual = first();
     if named_by_user().is_some() || all().nth(1).is_none() {
-        return usual;
+        return Ok(usual);
     }
-    let reached = reached_by(api, caller).and_then(base_of);
-    let theirs = all().find(|runtime| reached == Some(runtime.base));
-    theirs.or(usual)
+    let Some(reached) = reached_by(api, caller) else {
+        return Ok(usual);
+    };
+    let base = base_of(reached);
+    match all().find(|runtime| base == Some(runtime.base)) {
+        Some(theirs) => Ok(Some(theirs)),
+        None if runtime_path(reached).is_some() => {
+            say_one_too_many(api);
+            Err(reached)
+        }
+        None => Ok(usual),
+    }
+}
+
+/// A runtime is used that is not counted.
+pub(crate) fn say_one_too_many(api: Api) {
+    if first_time(&SAID_ONE_TOO_MANY) {
+        say!(
+            "this process uses {:?} of a further HIP runtime, and {MOST_RUNTIMES} are counted at most: what it \
+             allocates through that one is not",
+            api.name()
+        );
+    }
 }
 
 /// The address that the linker would have given a caller for the name of `api`.
@@ -118,15 +141,19 @@ fn any_loaded() -> Option<CString> {
 
 /// Makes all runtimes known that the process has loaded.
 fn adopt_loaded() {
-    for _ in 0..MOST_RUNTIMES {
+    // What is called like one and cannot be made known: a wrapper of it, or one too many.
+    let mut others = Vec::new();
+    loop {
         let unknown = elf::find_object(|object| {
-            let new = is_runtime(object) && all().all(|known| known.base != object.base());
-            new.then(|| object.path().to_owned())
+            let base = object.base();
+            let new = is_runtime(object)
+                && all().all(|known| known.base != base)
+                && !others.contains(&base);
+            new.then(|| (base, object.path().to_owned()))
         });
-        // One that cannot be made known (there are too many) would be found again.
-        let Some(path) = unknown else { return };
-        if pin(&path).and_then(adopt).is_none() {
-            return;
+        let Some((base, path)) = unknown else { return };
+        if pin(&path).and_then(adopt).map(|runtime| runtime.base) != Some(base) {
+            others.push(base);
         }
     }
 }
@@ -266,6 +293,7 @@ fn open_usual() -> Option<Handle> {
 
 static SAID_NO_RUNTIME: AtomicBool = AtomicBool::new(false);
 static SAID_NO_FUNCTION: AtomicBool = AtomicBool::new(false);
+static SAID_ONE_TOO_MANY: AtomicBool = AtomicBool::new(false);
 
 fn first_time(said: &AtomicBool) -> bool {
     !said.swap(true, Ordering::Relaxed)

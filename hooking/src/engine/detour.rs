@@ -1,11 +1,24 @@
 //! The crate `detour`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 
 use detour::RawDetour;
 
 use super::{Engine, EngineKind};
 use crate::Refusal;
+
+/// What was made, for good: dropping it would give the trampoline back. In a list, and not forgotten, since tools that look
+/// for lost memory would find it.
+static KEPT: Mutex<Vec<RawDetour>> = Mutex::new(Vec::new());
+
+fn keep(made: RawDetour) {
+    // A forked child may find it locked.
+    match KEPT.try_lock() {
+        Ok(mut kept) => kept.push(made),
+        Err(_) => core::mem::forget(made),
+    }
+}
 
 /// Makes trampolines, and nothing else.
 ///
@@ -25,8 +38,7 @@ impl Engine for Detour {
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(Ok(made)) => {
                 let trampoline = made.trampoline() as usize;
-                // Dropping it would give the trampoline back.
-                core::mem::forget(made);
+                keep(made);
                 Ok(trampoline)
             }
             Ok(Err(error)) => Err(refusal(error.to_string())),
