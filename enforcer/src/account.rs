@@ -159,6 +159,11 @@ impl Account {
         if self.overhead.is_due(gpu) {
             self.measure(gpu, device);
         }
+        // The default pool of a second runtime is another one.
+        let class = match class {
+            Class::Pooled if this_runtime() != 0 => Class::OwnPool,
+            class => class,
+        };
         let reused = self.reuse(gpu, class, bytes);
         let anew = bytes.saturating_sub(reused);
         // Before it is in the books: when the overhead is measured meanwhile, it may already be with the driver.
@@ -238,8 +243,7 @@ impl Account {
     /// A pool keeps this of a freed block.
     fn keep(&self, gpu: usize, class: Class, bytes: u64) {
         if bytes != 0 {
-            self.live
-                .change_tally(gpu, |tally| tally.keep(class, bytes));
+            self.change_pools(gpu, |tally| tally.keep(class, bytes));
         }
     }
 
@@ -251,14 +255,17 @@ impl Account {
         }
         self.lower_default_pool(gpu, device);
         // Those that the program has made tell nothing: the driver does.
-        if self.live.tally(gpu).has_kept_of_own_pools() {
+        // (Not at each of a stream's many ends: before a request is refused it is asked in any case.)
+        if self.live.tally(gpu).has_kept_of_own_pools() && self.overhead.is_due(gpu) {
             self.measure(gpu, Ok(device));
         }
     }
 
     /// The default pool says itself what it has kept. A native call.
     fn lower_default_pool(&self, gpu: usize, device: c_int) {
-        if self.live.tally(gpu).kept() != 0
+        // What is known to be in it is in that of the first runtime.
+        if this_runtime() == 0
+            && self.live.tally(gpu).kept() != 0
             && helpers::uses_default_pool(device)
             && let Some(reserved) = helpers::reserved_by_default_pool(device)
         {
@@ -452,6 +459,7 @@ impl Account {
             pointer: name,
             bytes,
             gpu: u32::try_from(gpu).unwrap_or(u32::MAX),
+            runtime: this_runtime(),
             sort,
             class,
         };
@@ -501,12 +509,13 @@ impl Account {
         self.physical(|physical, tell| physical.end(ticket, done, tell));
     }
 
-    /// A GPU is about to be reset: its blocks are out of the books, but for what a reset leaves.
+    /// A GPU is about to be reset in the runtime of this call: its blocks are out of the books, but for what a reset leaves.
     pub(crate) fn begin_reset(&self, gpu: usize) -> Reset {
         let gpu = u32::try_from(gpu).unwrap_or(u32::MAX);
+        let runtime = this_runtime();
         Reset {
-            blocks: self.live.take_all(gpu),
-            ticket: self.physical(|physical, tell| physical.begin_reset(gpu, tell)),
+            blocks: self.live.take_all(gpu, runtime),
+            ticket: self.physical(|physical, tell| physical.begin_reset(gpu, runtime, tell)),
         }
     }
 
@@ -521,7 +530,8 @@ impl Account {
             }
         }
         self.end_physical(ticket, done);
-        if let Some(gpu) = gpu.filter(|_| done) {
+        // Of the pools of others nothing is known here.
+        if let Some(gpu) = gpu.filter(|_| done && this_runtime() == 0) {
             let gone = self.change_pools(gpu as usize, Tally::empty_pools);
             self.give_back(gpu as usize, gone);
         }
@@ -587,7 +597,8 @@ impl Account {
         // There may be thousands of them, after a hipDeviceReset.
         if count_accident() == 0 {
             tracing::warn!(
-                "the runtime gave {:#x} again, so {} bytes there were freed in a way that is not hooked                  (and others, perhaps: this is said once)",
+                "the runtime gave {:#x} again, so {} bytes there were freed in a way that is not hooked \
+                 (and others, perhaps: this is said once)",
                 gone.pointer,
                 gone.bytes
             );
@@ -644,6 +655,12 @@ impl Account {
             refusal::tell(pace, name, *bdf, &self.budget, denial);
         }
     }
+}
+
+/// The number of the runtime that this call is of.
+fn this_runtime() -> u8 {
+    let number = runtime::of_this_call().map_or(0, |runtime| runtime.number());
+    u8::try_from(number).unwrap_or(u8::MAX)
 }
 
 fn without_line_end(mut text: Vec<u8>) -> Vec<u8> {

@@ -298,7 +298,7 @@ pub(crate) fn after_free(plan: Plan, error: c_int) -> c_int {
             hip::SUCCESS => account.freed(block),
             _ => account.not_freed(block),
         });
-        if matches!(block.class, Class::Pooled | Class::OwnPool) {
+        if error == hip::SUCCESS && matches!(block.class, Class::Pooled | Class::OwnPool) {
             // The pool may have given it back at once.
             account.settle_pools_of(block.gpu as usize);
         }

@@ -19,7 +19,7 @@ use hipflex_ledger::EngineChoice;
 use crate::entries::Api;
 use crate::log;
 use crate::process;
-use crate::runtime::Runtime;
+use crate::runtime::{self, Runtime};
 use crate::settings::{self, Wish};
 use crate::stderr::say_once;
 
@@ -36,7 +36,8 @@ pub(crate) const GUM: u8 = 3;
 
 /// Puts the hooks of a runtime in place, as far as they are wanted and can be.
 pub(crate) fn install(runtime: &'static Runtime) {
-    if matches!(settings::read(), Wish::Inert) {
+    // A limit may be set after the runtime became known: then this is asked again.
+    if matches!(settings::read(), Wish::Inert) || !runtime.begin_hooking() {
         return;
     }
     log::start();
@@ -44,11 +45,16 @@ pub(crate) fn install(runtime: &'static Runtime) {
         // It stops every allocation, as the user will be told at the first.
         Err(_) | Ok(EngineChoice::None) => {}
         Ok(EngineChoice::Auto) => {
-            if let Err(why) = table::hook(runtime) {
-                tracing::info!("not hooked in a dispatch table: {why}");
-            }
-            if let Err(why) = inline::hook(runtime, EngineKind::Detour) {
-                tracing::info!("not hooked in the runtime's code: {why}");
+            let table = table::hook(runtime);
+            let inline = inline::hook(runtime, EngineKind::Detour);
+            match (table, inline) {
+                (Err(table), Err(inline)) => tracing::warn!(
+                    "the functions of a HIP runtime are counted by their names only, and what comes by other \
+                     addresses is not. Its dispatch table: {table}. Inline hooks: {inline}"
+                ),
+                (Err(why), Ok(())) => tracing::info!("not hooked in a dispatch table: {why}"),
+                (Ok(()), Err(why)) => tracing::info!("not hooked in the runtime's code: {why}"),
+                (Ok(()), Ok(())) => {}
             }
         }
         Ok(EngineChoice::Table) => tell("table", table::hook(runtime)),
@@ -60,6 +66,13 @@ pub(crate) fn install(runtime: &'static Runtime) {
     }
     if let Some(account) = process::account() {
         account.show_engines();
+    }
+}
+
+/// The same for all runtimes that are known.
+pub(crate) fn install_all() {
+    for runtime in runtime::all() {
+        install(runtime);
     }
 }
 

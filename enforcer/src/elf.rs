@@ -204,6 +204,11 @@ pub(crate) fn loaded_so_far() -> u64 {
     find_object(|object| Some(object.0.dlpi_adds)).unwrap_or(0)
 }
 
+/// How many objects were ever unloaded: while it stays, every address belongs to whom it did.
+pub(crate) fn unloaded_so_far() -> u64 {
+    find_object(|object| Some(object.0.dlpi_subs)).unwrap_or(0)
+}
+
 impl<'a> Object<'a> {
     /// Where it is loaded: the same for every symbol of it, and for no other object.
     pub(crate) fn base(&self) -> usize {
@@ -246,6 +251,14 @@ impl<'a> Object<'a> {
                 && segment.p_flags & libc::PF_X != 0
                 && address.wrapping_sub(start) < segment.p_memsz as usize
         })
+    }
+
+    /// Whether it defines a function, as far as that can be told: by its GNU hash table. Calls nothing.
+    pub(crate) fn may_define(&self, name: &CStr) -> bool {
+        let Some(section) = self.section() else {
+            return false;
+        };
+        section.address(DT_GNU_HASH).is_none() || section.symbol(name).is_some()
     }
 
     /// The address of the default version of a function that it defines.

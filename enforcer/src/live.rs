@@ -24,6 +24,8 @@ pub(crate) struct Block {
     pub(crate) bytes: u64,
     /// The GPU that they are booked on, by its index in the account.
     pub(crate) gpu: u32,
+    /// The number of the runtime that it is of.
+    pub(crate) runtime: u8,
     pub(crate) sort: Sort,
     pub(crate) class: Class,
 }
@@ -128,14 +130,16 @@ impl LiveBlocks {
         Some(block)
     }
 
-    /// Takes out all blocks on a GPU that a reset frees, and answers with the number to ask for them by. Without
+    /// Takes out all blocks of a runtime on a GPU that a reset frees, and answers with the number to ask for them by. Without
     /// memory for that they stay, until their addresses are given again.
-    pub(crate) fn take_all(&self, gpu: u32) -> Option<u64> {
+    pub(crate) fn take_all(&self, gpu: u32, runtime: u8) -> Option<u64> {
         let tables = &mut *self.lock();
         let mut blocks = Vec::new();
         tables.leaving.try_reserve(1).ok()?;
         // Managed memory survives, as arrays do.
-        let wanted = |block: &Block| block.gpu == gpu && block.class != Class::Managed;
+        let wanted = |block: &Block| {
+            (block.gpu, block.runtime) == (gpu, runtime) && block.class != Class::Managed
+        };
         tables.memory.take_all(wanted, &mut blocks).ok()?;
         for block in &blocks {
             tally(&mut tables.tallies, block, Tally::take);
@@ -404,6 +408,7 @@ mod tests {
             pointer,
             bytes,
             gpu: 0,
+            runtime: 0,
             sort: Sort::Memory,
             class: Class::Buffer,
         }

@@ -39,7 +39,7 @@ enum What {
     Map { at: usize, bytes: u64 },
     Unmap(Range),
     Release { place: usize },
-    Reset { gpu: u32 },
+    Reset { gpu: u32, runtime: u8 },
 }
 
 impl Ticket {
@@ -50,7 +50,7 @@ impl Ticket {
     /// The GPU that is reset.
     pub(crate) fn gpu(self) -> Option<u32> {
         match self.what {
-            What::Reset { gpu } => Some(gpu),
+            What::Reset { gpu, .. } => Some(gpu),
             _ => None,
         }
     }
@@ -212,19 +212,30 @@ impl Physical {
     }
 
     /// A GPU is about to be reset: that drops all holds there and leaves the mappings.
-    pub(crate) fn begin_reset(&mut self, gpu: u32, tell: &mut dyn FnMut(Change)) -> Ticket {
+    pub(crate) fn begin_reset(
+        &mut self,
+        gpu: u32,
+        runtime: u8,
+        tell: &mut dyn FnMut(Change),
+    ) -> Ticket {
         let number = self.next_number();
-        self.change_holds(gpu, Hold::Held, Hold::Releasing(number), tell);
+        self.change_holds((gpu, runtime), Hold::Held, Hold::Releasing(number), tell);
         Ticket {
-            what: What::Reset { gpu },
+            what: What::Reset { gpu, runtime },
             number,
         }
     }
 
-    fn change_holds(&mut self, gpu: u32, from: Hold, to: Hold, tell: &mut dyn FnMut(Change)) {
+    fn change_holds(
+        &mut self,
+        whose: (u32, u8),
+        from: Hold,
+        to: Hold,
+        tell: &mut dyn FnMut(Change),
+    ) {
         for place in 0..self.blocks.len() {
             if let Some(Some(held)) = self.blocks.get_mut(place)
-                && held.block.gpu == gpu
+                && (held.block.gpu, held.block.runtime) == whose
                 && held.hold == from
             {
                 held.hold = to;
@@ -324,7 +335,7 @@ impl Physical {
             What::Map { at, bytes } if done => {
                 // What was known to be mapped there cannot be there any more.
                 self.remove_if(at, bytes, tell, |mapping| {
-                    mapping.end() > at && mapping.maker != number
+                    mapping.end() > at && mapping.maker < number
                 });
                 let first = self.mappings.partition_point(|mapping| mapping.at < at);
                 let mut here = self.mappings.iter_mut().skip(first);
@@ -346,9 +357,9 @@ impl Physical {
                     }
                 });
             }
-            What::Reset { gpu } => {
+            What::Reset { gpu, runtime } => {
                 let to = if done { Hold::Released } else { Hold::Held };
-                self.change_holds(gpu, Hold::Releasing(number), to, tell);
+                self.change_holds((gpu, runtime), Hold::Releasing(number), to, tell);
             }
             What::Release { place } => {
                 if let Some(Some(held)) = self.blocks.get_mut(place)

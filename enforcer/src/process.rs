@@ -15,6 +15,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use hipflex_ledger::ForkGuard;
 
 use crate::account::Account;
+use crate::below;
 use crate::clock;
 use crate::compute_units;
 use crate::entries::belt;
@@ -224,7 +225,12 @@ fn find_out(process: &'static Process) -> &'static Standing {
         })
     };
     // Around the waiting for another thread as well.
-    uncancelled(|| guard::setting_up(|| without_write_signals(find_out))).now()
+    let standing = uncancelled(|| guard::setting_up(|| without_write_signals(find_out))).now();
+    if !matches!(standing, Standing::Inert) {
+        // Those that were known before there was a limit.
+        set_up(below::install_all);
+    }
+    standing
 }
 
 /// Runs a step that sets this process up: without being cancelled, without a signal of a write (making a

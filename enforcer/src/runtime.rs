@@ -18,7 +18,7 @@ mod choose;
 
 use core::ffi::c_int;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use hipflex_ledger::HookEngine;
 
@@ -48,6 +48,8 @@ pub(crate) struct Runtime {
     base: usize,
     /// Its first address, and the first one behind it.
     extent: (usize, usize),
+    /// Whether it was tried to hook its functions below the exports.
+    tried: AtomicBool,
     functions: [Function; Api::COUNT],
     /// The functions that the hooks call on their own behalf.
     helper: [usize; Helper::COUNT],
@@ -136,6 +138,11 @@ impl Runtime {
     #[inline]
     pub(crate) fn number(&self) -> usize {
         self.number
+    }
+
+    /// True once: for the one who tries to hook its functions.
+    pub(crate) fn begin_hooking(&self) -> bool {
+        !self.tried.swap(true, Ordering::AcqRel)
     }
 
     /// Whether an address lies in it.
@@ -294,9 +301,10 @@ pub(crate) fn contains(address: usize) -> bool {
     all().any(|runtime| runtime.contains(address))
 }
 
-/// Whether an object is a HIP runtime, by the name of its file or the one it gives itself. Calls nothing.
+/// Whether an object is a HIP runtime, by the name of its file or the one it gives itself, and by what it has:
+/// tools have names like that, too. Calls nothing.
 fn is_runtime(object: &elf::Object<'_>) -> bool {
-    object.is_called(RUNTIME_NAME)
+    object.is_called(RUNTIME_NAME) && object.may_define(c"hipMalloc")
 }
 
 /// For what is called outside of [`reached`]: panics are kept quiet from here on.
@@ -312,6 +320,7 @@ impl Runtime {
             number: 0,
             base: 0,
             extent: (0, 0),
+            tried: AtomicBool::new(false),
             functions: Api::ALL.map(|_| Function::new(0, 0)),
             helper: [0; Helper::COUNT],
         }))

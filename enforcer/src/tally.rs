@@ -263,6 +263,7 @@ mod tests {
             pointer: 1,
             bytes,
             gpu: 0,
+            runtime: 0,
             sort: Sort::Memory,
             class,
         }

@@ -14,6 +14,9 @@ on_each_standin! {
     an_engine_that_cannot_be_had_is_told_and_the_exports_count,
     two_copies_of_the_runtime_share_one_account,
     a_runtime_that_is_closed_and_opened_again_is_counted,
+    a_library_that_is_only_called_like_a_runtime_hides_none,
+    a_limit_that_is_set_before_the_first_call_holds_below_the_exports,
+    a_caller_in_the_place_of_another_reaches_its_own_runtime,
 }
 
 const ENGINES: [&str; 4] = ["auto", "table", "detour", "none"];
@@ -170,7 +173,8 @@ fn an_engine_that_cannot_be_had_is_told_and_the_exports_count(build: Build) {
 /// A copy that is found in a way of its own, as by a framework that brings one: see `two_runtimes.c`.
 fn two_copies_of_the_runtime_share_one_account(build: Build) {
     let other = match build {
-        Build::Six => Build::Five,
+        // Of another name: of two with the same name the linker loads one.
+        Build::Six | Build::SixRegistering => Build::Five,
         Build::Five => Build::Seven,
         _ => Build::Six,
     };
@@ -196,6 +200,8 @@ fn two_copies_of_the_runtime_share_one_account(build: Build) {
             "first by handle: 3 GiB = 2",
             "second by handle: 3 GiB = 2",
             "second by handle: 1 GiB = 0",
+            "second: device 0, reset = 0",
+            "second: device 0, 3 GiB = 2",
         ];
         assert_eq!(out, expected, "{engine}");
     }
@@ -214,6 +220,53 @@ fn a_runtime_that_is_closed_and_opened_again_is_counted(build: Build) {
             lines(&mut command),
             [round, round, round].concat(),
             "{engine}"
+        );
+    }
+}
+
+/// As tools are called that trace HIP.
+fn a_library_that_is_only_called_like_a_runtime_hides_none(build: Build) {
+    let bench = Bench::new(build);
+    let tracer = bench.directory.path().join("libamdhip64_tracer.so");
+    std::fs::copy(common::shared_library("tracer.c", &[]), &tracer).unwrap();
+    let mut command = command(&bench, "deep_plugin", &["malloc:a:5368709120"]);
+    let preload = format!("{}:{}", common::library().display(), tracer.display());
+    assert_eq!(
+        lines(command.env("LD_PRELOAD", preload)),
+        ["malloc a = 2 untouched"]
+    );
+}
+
+fn a_limit_that_is_set_before_the_first_call_holds_below_the_exports(build: Build) {
+    let bench = Bench::new(build);
+    let mut command = bench.command(program("late_limit.c", &[], &[]));
+    command.arg(build.path()).arg(common::plugin_of(build));
+    let expected = ["by name: 5 GiB = 2", "deep: 5 GiB = 2", "deep: 1 GiB = 0"];
+    assert_eq!(lines(&mut command), expected);
+}
+
+/// A library that was closed called one runtime; what is loaded in its place calls another.
+fn a_caller_in_the_place_of_another_reaches_its_own_runtime(build: Build) {
+    let other = match build {
+        Build::Six | Build::SixRegistering => Build::Five,
+        _ => Build::Six,
+    };
+    for engine in ["auto", "none"] {
+        let bench = Bench::new(build);
+        let mut command = bench.command(program("in_the_place_of_another.c", &[], &[]));
+        command
+            .env("FH_MEMORY_LIMIT", "4GiB")
+            .env("FH_HOOK_ENGINE", engine)
+            .env("FH_VISIBLE_DEVICES", "0000:03:00.0,0000:83:00.0")
+            .env("HIP_STANDIN_DEVICES", "0000:03:00.0,0000:83:00.0")
+            .args([build.path(), other.path()])
+            .args([common::plugin_of(build), common::plugin_of(other)]);
+        let out = lines(&mut command);
+        // Device 1 is current in the second runtime alone, and has room.
+        assert_eq!(
+            out[..2],
+            ["first: 3 GiB = 0", "second: 3 GiB = 0"],
+            "{engine}: {out:?}"
         );
     }
 }

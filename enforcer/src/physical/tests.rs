@@ -9,6 +9,7 @@ fn block(name: usize, gpu: u32) -> Block {
         pointer: name,
         bytes: PAGE as u64,
         gpu,
+        runtime: 0,
         sort: Sort::Physical,
         class: Class::Buffer,
     }
@@ -180,7 +181,7 @@ fn a_reset_drops_the_holds_on_one_gpu_and_leaves_mappings() {
         |p, _| p.begin_map(PAGE, PAGE as u64, 1),
         true,
     );
-    let reset = |p: &mut Physical, t: &mut Told| Some(p.begin_reset(0, &mut t.tell()));
+    let reset = |p: &mut Physical, t: &mut Told| Some(p.begin_reset(0, 0, &mut t.tell()));
     whole(&mut physical, &mut told, reset, false);
     assert!(told.gone.is_empty() && told.leaving.is_empty());
     let ticket = reset(&mut physical, &mut told).unwrap();

@@ -1,6 +1,7 @@
 //! Making a runtime known.
 
 use core::ffi::{CStr, c_void};
+use core::sync::atomic::AtomicBool;
 
 use super::{Function, Runtime, is_runtime, publish};
 use crate::below;
@@ -48,6 +49,7 @@ pub(super) fn adopt(handle: Handle) -> Option<&'static Runtime> {
         number: 0,
         base,
         extent,
+        tried: AtomicBool::new(false),
         functions,
         helper,
     }))?;

@@ -15,6 +15,7 @@ use crate::entries::{Api, belt};
 use crate::environment;
 use crate::guard;
 use crate::linker;
+use crate::process;
 use crate::signals::uncancelled;
 use crate::stderr::say;
 
@@ -140,7 +141,7 @@ fn adopt_loaded() {
 /// stand in for while they cannot be called themselves.
 pub(crate) fn look_around(has_handle: bool, caller: usize) {
     static SEEN: AtomicU64 = AtomicU64::new(0);
-    if !environment::has_limit() {
+    if !environment::has_limit() && process::account().is_none() {
         return;
     }
     let loaded = elf::loaded_so_far();

@@ -80,6 +80,8 @@ struct Binding {
     caller: usize,
     api: Api,
     native: Native,
+    /// How many libraries had been unloaded when that was found out: later, the addresses may be others'.
+    unloaded: u64,
     /// The next of the list.
     next: *mut Binding,
 }
@@ -93,17 +95,18 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// What the dynamic linker would have bound the caller of our export to.
 ///
-/// It binds a caller once, so what was found stays as true as it would without us: a caller that outlives the
-/// library is lost in either case.
+/// It binds a caller once, so what was found stays true until something is unloaded.
 pub(crate) fn behind_export(api: Api, caller: usize) -> Option<Native> {
     remembered(api, caller).or_else(|| {
         quieten_panics();
+        let unloaded = elf::unloaded_so_far();
         let native = uncancelled(|| belt(|| find(api, caller)))??;
         if COUNT.load(Ordering::Relaxed) < MOST {
             remember(Binding {
                 caller,
                 api,
                 native,
+                unloaded,
                 next: ptr::null_mut(),
             });
         }
@@ -112,10 +115,11 @@ pub(crate) fn behind_export(api: Api, caller: usize) -> Option<Native> {
 }
 
 fn remembered(api: Api, caller: usize) -> Option<Native> {
+    let unloaded = elf::unloaded_so_far();
     let mut next = BINDINGS.load(Ordering::Acquire);
     // SAFETY: null, or a leaked box that nobody changes once it is in the list.
     while let Some(binding) = unsafe { next.as_ref() } {
-        if (binding.caller, binding.api) == (caller, api) {
+        if (binding.caller, binding.api, binding.unloaded) == (caller, api, unloaded) {
             return Some(binding.native);
         }
         next = binding.next;

@@ -46,5 +46,10 @@ int main(int argc, char **argv)
     allocate_by_handle(0, 3);
     allocate_by_handle(1, 3);
     allocate_by_handle(1, 1);
+    /* On device 0 the first has 3 GiB; the second has none there. What it resets are its own. */
+    int (*reset)(void) = (int (*)(void))function(plugins[1], "reset");
+    int (*set)(int) = (int (*)(int))function(plugins[1], "set_device");
+    printf("second: device 0, reset = %d\n", set(0) || reset());
+    allocate(1, 0);
     return 0;
 }
