@@ -7,14 +7,13 @@
 pub(crate) mod before_main;
 mod variables;
 
-use core::ffi::{CStr, c_int};
+use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, Ordering};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::str::FromStr;
 
 use hipflex_kfd::Bdf;
 use hipflex_kfd::cu::{
@@ -22,13 +21,14 @@ use hipflex_kfd::cu::{
 };
 
 use crate::environment;
-use crate::helpers;
 use crate::process::Trouble;
 use crate::runtime::{self, MOST_RUNTIMES};
 use crate::settings::{self, FailMode};
-use crate::signals::uncancelled;
 use crate::stderr::say;
+use crate::which_gpu::{self, Identity, Placed, Runtime, Told};
 use variables::{MASK, SKIP_INIT};
+
+pub(crate) use variables::now as variable_now;
 
 /// HIP device numbers whose GPU is remembered; higher ones are looked up every time.
 const REMEMBERED: usize = 128;
@@ -45,6 +45,16 @@ struct Limits {
     /// For HIP's numbers: index into `gpus` plus 1, or one of the constants above. For each runtime: two copies may
     /// number devices differently.
     by_number: [[AtomicU16; REMEMBERED]; MOST_RUNTIMES],
+}
+
+impl Identity for (CuGpu, Given) {
+    fn bdf(&self) -> Bdf {
+        self.0.bdf
+    }
+
+    fn unique_id(&self) -> u64 {
+        self.0.unique_id
+    }
 }
 
 /// Null while there is no limit. Never freed: other threads may look at it. A forked child goes on with it, as the
@@ -157,8 +167,8 @@ fn masks() -> (Option<Vec<u8>>, Option<Vec<u8>>) {
         // It was removed since, or the whole environment was.
         None => {
             Own::of(
-                environment::runtime_at_start(MASK),
-                environment::runtime_at_start(MARKER),
+                environment::runtime_at_start(MASK).flatten(),
+                environment::runtime_at_start(MARKER).flatten(),
             )
             .user
         }
@@ -240,11 +250,13 @@ impl Limits {
     /// A native call.
     #[cold]
     fn find(&self, device: c_int, place: Option<&AtomicU16>) -> Option<usize> {
-        let mut text = [0; 64];
         // An error of the runtime says nothing of the GPU, so it is not remembered.
-        uncancelled(|| helpers::pci_bus_id(device, &mut text)).ok()?;
-        let address = CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
-        let index = Bdf::from_str(address).ok().and_then(|bdf| self.at(bdf));
+        let address = Runtime.address(device)?;
+        let index = match which_gpu::place(&self.gpus, device, address, &Runtime, || self.shown()) {
+            Placed::At(index) => Some(index),
+            Placed::Ambiguous => self.alike(address),
+            Placed::Nowhere => None,
+        };
         if let Some(place) = place {
             let mark = index
                 .and_then(|index| u16::try_from(index).ok()?.checked_add(1))
@@ -254,12 +266,20 @@ impl Limits {
         index
     }
 
-    /// The GPU at an address. HIP's addresses do not tell the partitions of a split board apart: any of them will do
-    /// if they have the same.
-    fn at(&self, address: Bdf) -> Option<usize> {
+    /// Which GPUs HIP shows, in its order: these are those that ROCr shows, in its. `None`: that is not certain.
+    fn shown(&self) -> Option<Vec<usize>> {
+        if !which_gpu::variables_are_certain() {
+            return None;
+        }
+        which_gpu::shown_by_hip((0..self.gpus.len()).collect())
+    }
+
+    /// A GPU at an address, where it cannot be told from other partitions of its board: any of them will do if they have the
+    /// same.
+    fn alike(&self, address: Bdf) -> Option<usize> {
         let mut found = (0..)
             .zip(&self.gpus)
-            .filter(|(_, (gpu, _))| cu::is_at(gpu, address));
+            .filter(|(_, (gpu, _))| which_gpu::is_same(gpu.bdf, address, false));
         let (index, (gpu, given)) = found.next()?;
         let alike = |(other, its): &(CuGpu, Given)| {
             other.shape() == gpu.shape() && its.mask.count() == given.mask.count()
@@ -305,12 +325,12 @@ mod tests {
     fn partitions_of_a_board_are_alike_or_not_known() {
         let board = Bdf::from_kfd(0, 0x300);
         let parts = [0x300, 0x1000_0300];
-        assert_eq!(limits("0-7", &parts).at(board), Some(0));
+        assert_eq!(limits("0-7", &parts).alike(board), Some(0));
         let other = limits("0000:03:00.0/1=0-3,*=0-7", &parts);
-        assert_eq!(other.at(board), None);
-        assert_eq!(other.at(Bdf::from_kfd(0, 0x400)), None);
+        assert_eq!(other.alike(board), None);
+        assert_eq!(other.alike(Bdf::from_kfd(0, 0x400)), None);
         assert_eq!(
-            limits("0-7", &[0x300, 0x400]).at(Bdf::from_kfd(0, 0x400)),
+            limits("0-7", &[0x300, 0x400]).alike(Bdf::from_kfd(0, 0x400)),
             Some(1)
         );
     }

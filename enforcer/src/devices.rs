@@ -7,9 +7,10 @@ use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicU16, Ordering};
 use std::str::FromStr;
 
-use hipflex_kfd::{Bdf, Root, Topology};
+use hipflex_kfd::{Bdf, Root, Topology, cu};
 use hipflex_ledger::{GpuKey, GpuSpec, LimitSpec};
 
+use crate::compute_units::variable_now;
 use crate::environment;
 use crate::helpers;
 use crate::process::Trouble;
@@ -17,6 +18,7 @@ use crate::runtime::{self, MOST_RUNTIMES};
 use crate::settings::FailMode;
 use crate::signals::uncancelled;
 use crate::stderr::{say, say_once};
+use crate::which_gpu::{self, Identity, Placed, Runtime};
 
 /// HIP device numbers whose GPU is remembered; higher ones are looked up every time.
 const REMEMBERED: usize = 128;
@@ -33,6 +35,18 @@ pub(crate) struct Gpu {
     pub(crate) gpu_id: Option<u32>,
     /// VRAM in bytes, 0 when it is not known.
     pub(crate) board_bytes: u64,
+    /// The number in its UUID; 0: it has none.
+    pub(crate) unique_id: u64,
+}
+
+impl Identity for Gpu {
+    fn bdf(&self) -> Bdf {
+        self.bdf
+    }
+
+    fn unique_id(&self) -> u64 {
+        self.unique_id
+    }
 }
 
 /// The GPUs of this process, and which HIP number means which.
@@ -125,7 +139,7 @@ impl Devices {
     fn find_index(&self, device: c_int, place: Option<&AtomicU16>) -> Option<usize> {
         // An error of the runtime says nothing of the GPU, so it is not remembered.
         let address = uncancelled(|| pci_address(device))?;
-        let found = self.by_address(&address);
+        let found = self.at_address(device, &address);
         let consequence = match self.fail_mode {
             FailMode::Closed => {
                 "refused (FH_FAIL_MODE=open would let them through, without a limit)"
@@ -157,16 +171,28 @@ impl Devices {
         index
     }
 
-    /// HIP's addresses do not tell the partitions of a split board apart.
-    fn by_address(&self, address: &str) -> Placed {
+    /// The GPU of a device at this address. Native calls.
+    fn at_address(&self, device: c_int, address: &str) -> Placed {
         match Bdf::from_str(address) {
-            Ok(address) => place(&self.gpus, address, || None),
+            Ok(address) => {
+                which_gpu::place(&self.gpus, device, address, &Runtime, || shown(&self.gpus))
+            }
             Err(_) => Placed::Nowhere,
         }
     }
 }
 
-/// Which of `gpus` has an address. Where that is the one of a board in partitions, the driver's name for the GPU
+/// Which of the driver's GPUs HIP shows, in its order; `None`: that is not certain.
+fn shown(gpus: &[Gpu]) -> Option<Vec<usize>> {
+    if !which_gpu::variables_are_certain() {
+        return None;
+    }
+    let ids: Vec<u64> = gpus.iter().map(|gpu| gpu.unique_id).collect();
+    let visible = variable_now("ROCR_VISIBLE_DEVICES");
+    which_gpu::shown_by_hip(cu::shown(visible.as_deref(), &ids).collect())
+}
+
+/// Which of `gpus` has an address, with its partition, if it is told. Where that is the one of a board in partitions, the driver's name for the GPU
 /// is asked for.
 pub(crate) fn place(gpus: &[Gpu], address: Bdf, gpu_id: impl FnOnce() -> Option<u32>) -> Placed {
     let only = |is: &dyn Fn(&Gpu) -> bool| {
@@ -192,17 +218,6 @@ pub(crate) fn place(gpus: &[Gpu], address: Bdf, gpu_id: impl FnOnce() -> Option<
     }
 }
 
-/// Which of our GPUs has an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Placed {
-    /// This one.
-    At(usize),
-    /// More than one: partitions of a board.
-    Ambiguous,
-    /// None.
-    Nowhere,
-}
-
 fn pci_address(device: c_int) -> Option<String> {
     let mut text = [0; 64];
     if let Err(error) = helpers::pci_bus_id(device, &mut text) {
@@ -226,6 +241,7 @@ fn shown_by_driver(root: &Root) -> Result<Vec<Gpu>, String> {
             bdf: gpu.bdf,
             gpu_id: Some(gpu.gpu_id),
             board_bytes: gpu.vram_bytes.unwrap_or(0),
+            unique_id: gpu.unique_id.unwrap_or(0),
         })
         .collect();
     match (gpus.is_empty(), topology.gpus.first()) {
@@ -240,18 +256,29 @@ fn shown_by_driver(root: &Root) -> Result<Vec<Gpu>, String> {
     }
 }
 
-/// `FH_VISIBLE_DEVICES`: GPUs by address, for runtimes without a driver underneath. The sizes of their
-/// boards are not known.
+/// `FH_VISIBLE_DEVICES`: GPUs by address, in the driver's order, each perhaps with its UUID (`0000:03:00.0/1=GPU-0123456789abcdef`), for
+/// runtimes without a driver underneath. The sizes of their boards are not known.
 fn listed(list: &str) -> Result<Vec<Gpu>, String> {
     list.split(',')
         .map(|entry| {
             let entry = entry.trim();
-            let address = entry.strip_prefix("amd-gpu-").unwrap_or(entry);
+            let (address, unique_id) = match entry.split_once("=GPU-") {
+                None => (entry, 0),
+                Some((address, digits)) => {
+                    let id = u64::from_str_radix(digits, 16);
+                    let id = id.map_err(|error| {
+                        format!("FH_VISIBLE_DEVICES: GPU-{digits} is no UUID: {error}")
+                    })?;
+                    (address, id)
+                }
+            };
+            let address = address.strip_prefix("amd-gpu-").unwrap_or(address);
             Bdf::from_str(address)
                 .map(|bdf| Gpu {
                     bdf,
                     gpu_id: None,
                     board_bytes: 0,
+                    unique_id,
                 })
                 .map_err(|error| format!("FH_VISIBLE_DEVICES: {error}"))
         })
@@ -267,27 +294,19 @@ mod tests {
         let gpus = listed("0000:03:00.0, amd-gpu-0000:83:00.0").unwrap();
         let addresses: Vec<_> = gpus.iter().map(|gpu| gpu.bdf.to_string()).collect();
         assert_eq!(addresses, ["0000:03:00.0", "0000:83:00.0"]);
-        for bad in ["", "banana", "0000:03:00.0,,", "0"] {
+        let with_uuid = listed("0000:03:00.0/1=GPU-5c0d93a17be24601").unwrap();
+        assert_eq!(with_uuid[0].unique_id, 0x5c0d_93a1_7be2_4601);
+        for bad in [
+            "",
+            "banana",
+            "0000:03:00.0,,",
+            "0",
+            "0000:03:00.0=GPU-",
+            "0000:03:00.0=7",
+        ] {
             let error = listed(bad).unwrap_err();
             assert!(error.starts_with("FH_VISIBLE_DEVICES: "), "{bad}: {error}");
         }
-    }
-
-    #[test]
-    fn an_address_means_a_gpu_only_if_it_means_one() {
-        let devices = |list: &str| Devices {
-            gpus: listed(list).unwrap(),
-            source: "that this test lists",
-            fail_mode: FailMode::Closed,
-            by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] }; MOST_RUNTIMES],
-            count: AtomicU16::new(0),
-        };
-        let two = devices("0000:03:00.0,0000:83:00.0");
-        assert_eq!(two.by_address("0000:83:00.0"), Placed::At(1));
-        assert_eq!(two.by_address("0000:84:00.0"), Placed::Nowhere);
-        assert_eq!(two.by_address("nonsense"), Placed::Nowhere);
-        let split = devices("0000:03:00.0,0000:03:00.0/1");
-        assert_eq!(split.by_address("0000:03:00.0"), Placed::Ambiguous);
     }
 
     #[test]

@@ -33,12 +33,14 @@ const NAMES: [&str; 13] = [
     "FH_VISIBLE_DEVICES",
 ];
 
-/// Variables of the runtime, which matter where compute units are limited.
-const RUNTIME_NAMES: [&str; 4] = [
-    "HSA_CU_MASK",
+/// Variables of the runtime: of compute units, and of which devices there are.
+const RUNTIME_NAMES: [&str; 6] = [
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
     MARKER,
     "HSA_CU_MASK_SKIP_INIT",
-    "ROCR_VISIBLE_DEVICES",
+    "HSA_CU_MASK",
 ];
 
 /// Room for the values of all of them together, in bytes: three paths of at most `PATH_MAX` (4,096), and the
@@ -206,18 +208,15 @@ static AT_LOAD: unsafe extern "C" fn(c_int, *const *const c_char, *const *const 
         unsafe { (*AT_START.0.get()).take(&NAMES, environment) };
         // SAFETY: as above; the values are not changed any more.
         let kept = unsafe { &*AT_START.0.get() };
-        let limited = match kept.found(&NAMES, "FH_CU_RANGE") {
-            Found::Kept(..) => !kept
-                .get(&NAMES, "FH_ENABLE_HOOKS")
-                .is_some_and(before_main::is_no),
-            Found::Unset | Found::TooLong => false,
-        };
-        if limited {
+        let is_inert = kept
+            .get(&NAMES, "FH_ENABLE_HOOKS")
+            .is_some_and(before_main::is_no);
+        if has_limit_in(kept) && !is_inert {
             // SAFETY: as above.
             unsafe { (*RUNTIME_AT_START.0.get()).take(&RUNTIME_NAMES, environment) };
         }
         TAKEN.store(true, Ordering::Release);
-        if limited {
+        if matches!(kept.found(&NAMES, "FH_CU_RANGE"), Found::Kept(..)) && !is_inert {
             // SAFETY: a constructor, once.
             unsafe { before_main::mask(environment) };
         }
@@ -238,11 +237,18 @@ pub(crate) fn at_start(name: &str) -> Option<&'static [u8]> {
     kept_at_start()?.get(&NAMES, name)
 }
 
-/// The value that a variable of the runtime had at the start, if compute units were limited then.
-pub(crate) fn runtime_at_start(name: &str) -> Option<&'static [u8]> {
-    kept_at_start()?;
+/// The value that a variable of the runtime had at the start; `None` if that is not known, since the program was started
+/// without a limit.
+pub(crate) fn runtime_at_start(name: &str) -> Option<Option<&'static [u8]>> {
+    if !kept_at_start().is_some_and(has_limit_in) {
+        return None;
+    }
     // SAFETY: nobody writes any more once `TAKEN` is set.
-    unsafe { &*RUNTIME_AT_START.0.get() }.get(&RUNTIME_NAMES, name)
+    let kept = unsafe { &*RUNTIME_AT_START.0.get() };
+    match kept.found(&RUNTIME_NAMES, name) {
+        Found::TooLong => None,
+        Found::Unset | Found::Kept(..) => Some(kept.get(&RUNTIME_NAMES, name)),
+    }
 }
 
 /// The value of a variable: the one at the start of the program if it was set then, else the present one.

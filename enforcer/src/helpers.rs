@@ -39,6 +39,8 @@ helpers! {
     RuntimeGetVersion = c"hipRuntimeGetVersion",
     /// `hipError_t hipDeviceGetPCIBusId(char *pciBusId, int len, int device)`
     DeviceGetPciBusId = c"hipDeviceGetPCIBusId",
+    /// `hipError_t hipDeviceGetUuid(hipUUID *uuid, hipDevice_t device)`
+    DeviceGetUuid = c"hipDeviceGetUuid",
     /// `hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr)`
     PointerGetAttributes = c"hipPointerGetAttributes",
     /// `hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t *device)`, since ROCm 5.6.
@@ -123,6 +125,15 @@ pub(crate) fn pci_bus_id(device: c_int, text: &mut [u8; 64]) -> Result<(), c_int
     let error =
         unsafe { ask!(DeviceGetPciBusId(place => *mut c_char, 64 => c_int, device => c_int)) };
     success(error, ())
+}
+
+/// The UUID of a device: a `hipUUID`, 16 bytes.
+pub(crate) fn uuid(device: c_int) -> Result<[u8; 16], c_int> {
+    let mut uuid = [0; 16];
+    let place = uuid.as_mut_ptr();
+    // SAFETY: the signature of `hipDeviceGetUuid`, which writes those 16 bytes.
+    let error = unsafe { ask!(DeviceGetUuid(place => *mut u8, device => c_int)) };
+    success(error, uuid)
 }
 
 /// The device on which the memory at a pointer lies. The pointer must be one of the runtime: for others, an error

@@ -9,7 +9,7 @@
 //! * `compute_units`: the mask that the runtime is given, set while the program starts;
 //! * `process`: whether there is a limit, found out at the first HIP call, and anew in a forked child;
 //! * `account`: the membership in the ledger, with `live` (blocks by pointer), `physical` (blocks by what
-//!   keeps them) and `devices` (GPUs by HIP number);
+//!   keeps them), `devices` (GPUs by HIP number) and `which_gpu` (how a number's GPU is found);
 //! * `request`, `sizes`, `home`: what a call asks for, how many bytes that is, and on which device;
 //! * `allocation`, `mapping`, `reset`, `observers`, `undo`, `queries`, `refusal`, `impossible`: what the hooks do; `helpers`: what
 //!   they ask the runtime;
@@ -85,6 +85,7 @@ mod stack;
 mod stderr;
 mod tally;
 mod undo;
+mod which_gpu;
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 

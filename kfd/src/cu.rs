@@ -20,8 +20,6 @@ mod text;
 mod variable;
 mod visible;
 
-use crate::bdf::Bdf;
-
 pub use architecture::Shape;
 pub use error::CuError;
 pub use machine::{CuGpu, MAX_GPUS, Machine};
@@ -89,7 +87,10 @@ pub fn give(
     if let Some(missing) = range.named_and_missing(machine.gpus()) {
         return Err(CuError::NotPresent(missing));
     }
-    let shown = visible::order(variables.visible, machine.gpus());
+    let shown = visible::order(
+        variables.visible,
+        machine.gpus().iter().map(|gpu| gpu.unique_id),
+    );
     let most_cus = shown.gpus(machine.gpus()).map(|gpu| gpu.cu_count).max();
     for (number, gpu) in (0..).zip(shown.gpus(machine.gpus())) {
         let own = variables
@@ -155,9 +156,10 @@ pub fn are_in_force(variable: &[u8], gpus: &[(CuGpu, Given)]) -> bool {
     })
 }
 
-/// Whether a HIP device of this address is this GPU, as far as addresses tell: partitions of a board share one.
-pub fn is_at(gpu: &CuGpu, address: Bdf) -> bool {
-    gpu.bdf.board() == address.board()
+/// Which GPUs ROCr shows where `ROCR_VISIBLE_DEVICES` has this value, in its order. The GPUs are those of the machine, in the
+/// order of their nodes; of each, the number in its UUID (0: it has none).
+pub fn shown(visible: Option<&[u8]>, ids: &[u64]) -> impl Iterator<Item = usize> {
+    visible::order(visible, ids.iter().copied()).indices()
 }
 
 #[cfg(test)]

@@ -43,6 +43,9 @@ pub struct Gpu {
     pub vram_bytes: Option<u64>,
     /// The minor number of its DRM render node, or `None` where the driver names none.
     pub render_minor: Option<u32>,
+    /// The number in its UUID (`unique_id`), or `None` where the driver names none. Partitions of a board share it with drivers
+    /// before 2025.
+    pub unique_id: Option<u64>,
     /// Whether that render node is in `/dev/dri`: without it, HIP does not see this GPU.
     pub render_node_present: bool,
 }
@@ -163,6 +166,7 @@ fn read_node(root: &Root, node: u32, path: &Path) -> Result<Option<Gpu>, ReadErr
         num_xcc: properties.u32("num_xcc")?.unwrap_or(1).max(1),
         vram_bytes: vram_bytes(&path.join("mem_banks"))?,
         render_minor,
+        unique_id: properties.u64("unique_id")?.filter(|id| *id != 0),
         render_node_present: render_minor.is_some_and(|minor| root.render_node(minor).exists()),
     }))
 }

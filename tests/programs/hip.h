@@ -116,6 +116,7 @@ typedef struct {
   F(hipError_t, hipSetDevice, (int device))                                                        \
   F(hipError_t, hipDeviceSynchronize, (void))                                                      \
   F(hipError_t, hipDeviceGetPCIBusId, (char *id, int length, int device))                          \
+  F(hipError_t, hipDeviceGetUuid, (char *uuid, int device))                                        \
   F(hipError_t, hipDeviceGetAttribute, (int *value, int attribute, int device))                    \
   F(hipError_t, hipDeviceGetName, (char *name, int length, int device))                            \
   F(hipError_t, hipDeviceTotalMem, (size_t *bytes, int device))                                    \

@@ -303,6 +303,12 @@ static void do_hipDeviceGetPCIBusId(char **word) {
   tell_error(error);
   if (!error) printf(" bus %s", id);
 }
+static void do_hipDeviceGetUuid(char **word) {
+  char uuid[17] = "";
+  hipError_t error = HIP(hipDeviceGetUuid)(uuid, number(word[1]));
+  tell_error(error);
+  if (!error) printf(" uuid %s", uuid);
+}
 static void do_hipDeviceTotalMem(char **word) {
   size_t total = UNTOUCHED_SIZE;
   hipError_t error = HIP(hipDeviceTotalMem)(is_null(word[2]) ? NULL : &total, number(word[1]));
@@ -403,6 +409,7 @@ static const struct {
     COMMAND(hipSetDevice, 1),
     COMMAND(hipGetDevice, 0),
     COMMAND(hipDeviceGetPCIBusId, 1),
+    COMMAND(hipDeviceGetUuid, 1),
     COMMAND(hipDeviceTotalMem, 2),
     COMMAND(hipDeviceSynchronize, 0),
     COMMAND(hipDeviceReset, 0),

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hipflex_kfd::cu::CuMask;
-use hipflex_kfd::{Root, Topology, vram_used};
+use hipflex_kfd::{Gpu, Root, Topology, vram_used};
 use hipflex_ledger::{
     BudgetName, CellView, ChangeError, DenialReason, GpuKey, HookEngine, LastRefusal, Ledger,
     LedgerSnapshot, Limit, Listed, MemberSnapshot, Place,
@@ -287,11 +287,18 @@ fn boards(root: &Root, budgets: &[Budget]) -> Vec<Board> {
                 sum.saturating_add(bytes.min(gpu.vram_bytes.unwrap_or(u64::MAX)))
             }
         });
+        // The driver tells that of whole boards only, and the partitions of one have a part of its memory each.
+        let slot = |gpu: &Gpu| (gpu.bdf.domain(), gpu.bdf.bus(), gpu.bdf.device());
+        let on_board = topology
+            .gpus
+            .iter()
+            .filter(|other| slot(other) == slot(gpu));
+        let is_whole = on_board.count() == 1;
         Board {
             key,
             name: gpu.name.clone(),
             vram: gpu.vram_bytes,
-            used: vram_used(root, gpu).ok(),
+            used: is_whole.then(|| vram_used(root, gpu).ok()).flatten(),
             promised,
         }
     });

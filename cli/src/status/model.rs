@@ -224,7 +224,7 @@ pub(crate) struct Board {
     pub(crate) name: String,
     /// Its VRAM in bytes; `None` if it has none of its own.
     pub(crate) vram: Option<u64>,
-    /// The VRAM in use, whoever holds it; `None` if the driver does not tell.
+    /// The VRAM in use, whoever holds it; `None` if the driver does not tell, as of partitions.
     pub(crate) used: Option<u64>,
     /// The sum of the budgets' limits on it, in bytes. A limit above the board counts as the board,
     /// and a budget without a limit has nothing promised.

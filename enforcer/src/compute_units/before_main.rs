@@ -50,7 +50,7 @@ pub(crate) unsafe fn mask(environment: *const *const c_char) {
     let Some(range) = environment::at_start("FH_CU_RANGE") else {
         return;
     };
-    let get = environment::runtime_at_start;
+    let get = |name| environment::runtime_at_start(name).flatten();
     let own = Own::of(get("HSA_CU_MASK"), get(MARKER));
     let visible = get("ROCR_VISIBLE_DEVICES");
     if own.is_made_from(range, visible) && !get(SKIP_INIT).is_some_and(variables::is_one) {

@@ -125,7 +125,7 @@ unsafe fn entries(environment: *const *const c_char) -> impl Iterator<Item = *co
 }
 
 /// The value of a variable as it is now, without libc's lock.
-pub(super) fn now(name: &str) -> Option<Vec<u8>> {
+pub(crate) fn now(name: &str) -> Option<Vec<u8>> {
     // SAFETY: the environment of the process, and its strings.
     unsafe {
         entries(environ)

@@ -7,7 +7,8 @@ use core::mem::transmute;
 use hipflex_kfd::Bdf;
 
 use super::{SUCCESS, library};
-use crate::devices::{Gpu, Placed, place};
+use crate::devices::{Gpu, place};
+use crate::which_gpu::Placed;
 
 /// How a library names a GPU.
 #[derive(Clone, Copy, Debug)]

@@ -7,10 +7,11 @@ use hipflex_ledger::{GpuSpec, Ledger, Limit, OpenError, Prospect};
 
 use super::device::Asked;
 use crate::account::Account;
-use crate::devices::{Devices, Placed};
+use crate::devices::Devices;
 use crate::process::{self, Standing, Trouble};
 use crate::settings::{self, Budget, FailMode, Wish};
 use crate::stderr::say_once;
+use crate::which_gpu::Placed;
 
 /// A part of a GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

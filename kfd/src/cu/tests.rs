@@ -3,6 +3,7 @@ use std::fmt::Write;
 use proptest::prelude::*;
 
 use super::*;
+use crate::Bdf;
 use crate::fixture::Fixture;
 use crate::gfx::GfxVersion;
 
@@ -260,6 +261,9 @@ fn gpus_are_numbered_as_rocr_numbers_them() {
         ("GPU-", &[]),
     ] {
         assert_eq!(order(Some(visible)), expected, "{visible:?}");
+        let ids = three.map(|gpu| gpu.unique_id);
+        let shown = super::shown(Some(visible.as_bytes()), &ids);
+        assert!(shown.eq(expected.iter().map(|index| *index as usize)));
     }
 }
 

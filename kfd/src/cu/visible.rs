@@ -27,6 +27,11 @@ impl Shown {
         order.filter_map(|index| machine.get(usize::from(*index)))
     }
 
+    /// Their indices.
+    pub(super) fn indices(self) -> impl Iterator<Item = usize> {
+        self.order.into_iter().take(self.count).map(usize::from)
+    }
+
     fn has(&self, index: u8) -> bool {
         self.order
             .iter()
@@ -42,14 +47,15 @@ impl Shown {
     }
 }
 
-/// The order in which ROCr shows these GPUs, where the variable has this value.
-pub(super) fn order(variable: Option<&[u8]>, gpus: &[CuGpu]) -> Shown {
+/// The order in which ROCr shows GPUs with these numbers in their UUIDs, where the variable has this value.
+pub(super) fn order(variable: Option<&[u8]>, ids: impl Iterator<Item = u64> + Clone) -> Shown {
+    let count = ids.clone().count();
     let mut shown = Shown {
         order: [0; MAX_GPUS],
         count: 0,
     };
     let Some(list) = variable else {
-        for (index, _) in (0..).zip(gpus) {
+        for (index, _) in (0..).zip(ids) {
             shown.push(index);
         }
         return shown;
@@ -59,16 +65,16 @@ pub(super) fn order(variable: Option<&[u8]>, gpus: &[CuGpu]) -> Shown {
         let (token, behind) = split(text, b',');
         rest = behind;
         // As many are looked at as there are GPUs.
-        let found = find(trim(token), gpus).filter(|index| !shown.has(*index));
+        let found = find(trim(token), ids.clone()).filter(|index| !shown.has(*index));
         match found {
-            Some(index) if shown.count < gpus.len() => shown.push(index),
+            Some(index) if shown.count < count => shown.push(index),
             _ => break,
         }
     }
     shown
 }
 
-fn find(token: &[u8], gpus: &[CuGpu]) -> Option<u8> {
+fn find(token: &[u8], ids: impl Iterator<Item = u64> + Clone) -> Option<u8> {
     let is_uuid = token
         .first()
         .is_some_and(|byte| byte.eq_ignore_ascii_case(&b'G'));
@@ -76,26 +82,22 @@ fn find(token: &[u8], gpus: &[CuGpu]) -> Option<u8> {
         let number = read_number(token)?;
         return u8::try_from(number)
             .ok()
-            .filter(|index| usize::from(*index) < gpus.len());
+            .filter(|index| usize::from(*index) < ids.clone().count());
     }
-    let mut matching = (0..).zip(gpus).filter(|(_, gpu)| is_uuid_of(token, gpu));
+    let mut matching = (0..).zip(ids).filter(|(_, id)| is_uuid_of(token, *id));
     let (index, _) = matching.next()?;
     matching.next().is_none().then_some(index)
 }
 
 /// Whether a token is the beginning of a GPU's UUID, `GPU-` and 16 hexadecimal digits.
-fn is_uuid_of(token: &[u8], gpu: &CuGpu) -> bool {
+fn is_uuid_of(token: &[u8], id: u64) -> bool {
     /// `GPU-` and a digit.
     const SHORTEST: usize = 5;
-    if gpu.unique_id == 0 || token.len() < SHORTEST {
+    if id == 0 || token.len() < SHORTEST {
         return false;
     }
     let digits = (0..16_u32).rev().map(|place| {
-        let digit = gpu
-            .unique_id
-            .checked_shr(place.saturating_mul(4))
-            .unwrap_or(0)
-            & 0xf;
+        let digit = id.checked_shr(place.saturating_mul(4)).unwrap_or(0) & 0xf;
         char::from_digit(digit as u32, 16).map_or(b'0', |digit| digit as u8)
     });
     let mut uuid = b"gpu-".iter().copied().chain(digits);

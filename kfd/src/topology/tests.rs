@@ -30,6 +30,7 @@ fn one_gpu_is_read_whole() {
             num_xcc: 1,
             vram_bytes: Some(64 << 30),
             render_minor: Some(129),
+            unique_id: None,
             render_node_present: true,
         }]
     );

@@ -28,6 +28,9 @@ enum {
 };
 
 typedef int hipDevice_t;
+typedef struct {
+    char bytes[16];
+} hipUUID;
 typedef struct stream *hipStream_t;
 typedef struct event *hipEvent_t;
 typedef struct graph *hipGraph_t;

@@ -1,6 +1,7 @@
 /* The GPUs of the machine, and which of them the process sees under which number. */
 #define _GNU_SOURCE
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,12 +16,13 @@ static _Noreturn void misunderstood(const char *list)
 {
     fprintf(stderr,
             "hip-standin: HIP_STANDIN_DEVICES=%s is not understood: it is a number of devices up to %d, or a list "
-            "such as 0000:03:00.0=64GiB,0000:83:00.0*8\n",
+            "such as 0000:03:00.0=64GiB,0000:83:00.0*8+GPU-5c0d93a17be24600\n",
             list, MaxDevices);
     abort();
 }
 
-/* BDF[/PARTITION][=SIZE] or BDF*PARTITIONS[=SIZE], separated by commas. */
+/* BDF[/PARTITION] or BDF*PARTITIONS, each with [=SIZE] and [@GPU-UUID] or [+GPU-UUID], separated by commas. With a plus, the
+ * UUIDs of the partitions count up from that. */
 static void read_list(const char *list, uint64_t vram)
 {
     for (const char *text = list; *text;) {
@@ -42,7 +44,13 @@ static void read_list(const char *list, uint64_t vram)
             if (!parse_size(&text, &device.vram))
                 misunderstood(list);
         }
-        for (unsigned i = 0; i < partitions; i++, device.partition++) {
+        uint64_t step = *text == '+';
+        if (*text == '@' || *text == '+') {
+            if (sscanf(text + 1, "GPU-%16" SCNx64 "%n", &device.unique_id, &length) < 1)
+                misunderstood(list);
+            text += 1 + length;
+        }
+        for (unsigned i = 0; i < partitions; i++, device.partition++, device.unique_id += step) {
             if (boards == MaxDevices)
                 misunderstood(list);
             board[boards++] = device;

@@ -26,6 +26,8 @@ FUNCTION(5, hip_4.2, 48, hipDeviceGetName, (char *name, int length, hipDevice_t 
       length, device), NONE)
 FUNCTION(5, hip_4.2, 50, hipDeviceGetPCIBusId, (char *id, int length, int device), (id, length,
       device), NONE)
+FUNCTION(5, hip_5.1, 53, hipDeviceGetUuid, (hipUUID *uuid, hipDevice_t device), (uuid, device),
+      OUT(uuid))
 FUNCTION(5, hip_4.2, 42, hipDeviceGetByPCIBusId, (int *device, const char *id), (device, id),
       OUT(device))
 FUNCTION(5, hip_4.2, 41, hipDeviceGetAttribute, (int *value, int attribute, int device), (value,

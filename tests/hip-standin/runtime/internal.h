@@ -124,7 +124,7 @@ bool parse_size(const char **text, uint64_t *bytes);
 
 struct device {
     unsigned domain, bus, device, function, partition;
-    uint64_t vram;
+    uint64_t vram, unique_id;
 };
 /* All that the machine has. What the process sees of them, and in which order, is `visible`. */
 extern struct device board[MaxDevices];

@@ -1,5 +1,6 @@
 /* Questions about devices, contexts, and starting anew. */
 #define _GNU_SOURCE
+#include <inttypes.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -97,6 +98,22 @@ hipError_t do_hipDeviceGetPCIBusId(char *id, int length, int ordinal)
     snprintf(text, sizeof text, "%04x:%02x:%02x.%01x", device->domain, device->bus, device->device,
              GENERATION == 5 ? 0 : device->function);
     return give_text(id, length, text) ? hipSuccess : hipErrorInvalidValue;
+}
+
+/* ROCr's UUID without its "GPU-": 16 digits and no terminator, "XX" for a GPU that has none. Seen on 5.7.1, 6.4.3 and
+ * 7.2.4. */
+hipError_t do_hipDeviceGetUuid(hipUUID *uuid, hipDevice_t ordinal)
+{
+    int place = device_on_board(ordinal);
+    if (!uuid)
+        return hipErrorInvalidValue;
+    if (place < 0)
+        return hipErrorInvalidDevice;
+    char text[sizeof uuid->bytes + 1] = "XX";
+    if (board[place].unique_id)
+        snprintf(text, sizeof text, "%016" PRIx64, board[place].unique_id);
+    memcpy(uuid->bytes, text, sizeof uuid->bytes);
+    return hipSuccess;
 }
 
 hipError_t do_hipDeviceGetByPCIBusId(int *device, const char *id)

@@ -24,7 +24,7 @@ impl Settings {
         self
     }
 
-    /// The machine's devices: a number, or addresses with sizes (`0000:03:00.0=8GiB,0000:83:00.0*8`).
+    /// The machine's devices: a number, or addresses with sizes (`0000:03:00.0=8GiB,0000:83:00.0*8+GPU-5c0d93a17be24600`).
     pub fn devices(self, list: &str) -> Self {
         self.set("DEVICES", list)
     }

@@ -154,6 +154,32 @@ fn partitions_share_an_address() {
 }
 
 #[test]
+fn uuids_are_those_of_rocr() {
+    for build in Build::ALL {
+        let list = "0000:c1:00.0*3=24GiB+GPU-5c0d93a17be24609,0000:c2:00.0*2@GPU-1a2b3c4d5e6f7000,0000:c3:00.0";
+        let hip = Instance::with(build, &Settings::new().devices(list), &[]);
+        let uuid = |device: c_int| {
+            let mut bytes = [b'#'; 18];
+            let place = bytes.as_mut_ptr();
+            let error = call!(&hip, hipDeviceGetUuid(place => *mut u8, device => c_int));
+            (error, String::from_utf8(bytes.to_vec()).unwrap())
+        };
+        let expected = [
+            "5c0d93a17be24609##",
+            "5c0d93a17be2460a##",
+            "5c0d93a17be2460b##",
+            "1a2b3c4d5e6f7000##",
+            "1a2b3c4d5e6f7000##",
+            "XX\0\0\0\0\0\0\0\0\0\0\0\0\0\0##",
+        ];
+        for (device, text) in (0..).zip(expected) {
+            assert_eq!(uuid(device), (SUCCESS, text.to_string()));
+        }
+        assert_eq!(uuid(6).0, INVALID_DEVICE);
+    }
+}
+
+#[test]
 fn pci_addresses_in_short_buffers() {
     for build in Build::ALL {
         let hip = Instance::new(build);

@@ -191,6 +191,16 @@ pub enum ProfileError {
         /// The most that a node can have.
         most: usize,
     },
+    /// Partitions that the board cannot be split into.
+    #[error("{name} cannot be split into {count} partitions: it has {xccs} XCCs")]
+    Partitions {
+        /// The profile.
+        name: String,
+        /// Partitions asked for.
+        count: u32,
+        /// XCCs of the board.
+        xccs: u32,
+    },
     /// VRAM that no runtime could work with.
     #[error("{bytes} bytes of VRAM were asked for; give between {} MiB and {} MiB", VRAM_RANGE.start() / MIB, VRAM_RANGE.end() / MIB)]
     Vram {
@@ -356,7 +366,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// amdkfd's `location_id`: bus in bits 15:8, device in 7:3, function in 2:0.
+    /// amdkfd's `location_id` of a whole board: bus in bits 15:8, device in 7:3, function in 2:0.
     pub fn location_id(self) -> u32 {
         u32::from(self.bus) << 8
             | u32::from(self.device & 0x1f) << 3
@@ -385,12 +395,52 @@ pub struct Gpu {
     pub render_minor: u32,
     /// Where it is on the PCI bus.
     pub bdf: PciAddress,
-    /// Bytes of VRAM: the profile's, or what was asked for instead.
+    /// amdkfd's `location_id`: the address, and the partition as [`PartitionIds`] says.
+    pub location_id: u32,
+    /// Bytes of VRAM: the profile's, or what was asked for instead, or a partition's part of that.
     pub vram_bytes: u64,
-    /// Serial number (`unique_id`).
+    /// Number in its UUID (`unique_id` of the topology).
     pub unique_id: u64,
     /// What model it is.
     pub profile: &'static Profile,
+    /// The board that it is, or is a partition of.
+    pub board: Board,
+}
+
+/// A board, as one of its partitions knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Board {
+    /// 0 for the first board of the node.
+    pub index: u32,
+    /// Into how many partitions it is split; 1: it is whole.
+    pub partitions: u32,
+    /// Which of them this is.
+    pub partition: u32,
+    /// Bytes of VRAM of the whole board.
+    pub vram_bytes: u64,
+    /// Serial number of the board.
+    pub unique_id: u64,
+}
+
+impl Board {
+    /// Whether this stands for the board on the PCI bus: the others are platform devices beside it.
+    pub fn is_on_bus(&self) -> bool {
+        self.partition == 0
+    }
+}
+
+/// How amdkfd tells the partitions of a board apart in the topology. It has changed twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PartitionIds {
+    /// In the function's bits of `location_id` ("drm/amdkfd: add gpu compute cores io links for gfx9.4.3", March 2023). All have
+    /// the board's `unique_id`.
+    Function,
+    /// In `location_id[31:28]` ("drm/amdkfd: Add partition id field to location_id", February 2024). All have the board's
+    /// `unique_id`.
+    Location,
+    /// The same, and each has a `unique_id` of its own, that of its first XCD (`dev->gpu->xcp->unique_id` in `node_show`, 2025).
+    #[default]
+    Unique,
 }
 
 impl Gpu {
@@ -403,6 +453,91 @@ impl Gpu {
     pub fn card_minor(&self) -> u32 {
         self.index
     }
+
+    /// A partition's part of what its board has `all` of.
+    fn part(&self, all: u32) -> u32 {
+        all / self.board.partitions
+    }
+
+    /// Active compute units.
+    pub fn cu_count(&self) -> u32 {
+        self.part(self.profile.cu_count)
+    }
+
+    /// Accelerator complex dies.
+    pub fn num_xcc(&self) -> u32 {
+        self.part(self.profile.num_xcc)
+    }
+
+    /// Shader arrays.
+    pub fn shader_arrays(&self) -> u32 {
+        self.part(self.profile.shader_arrays)
+    }
+
+    /// SDMA engines for transfers over PCIe, and those for transfers over XGMI: of a partition's engines the first two
+    /// are of the former kind (`kfd_get_num_sdma_engines` and `kfd_get_num_xgmi_sdma_engines` of amdkfd).
+    pub fn sdma_engines(&self) -> (u32, u32) {
+        let (pcie, xgmi) = (self.profile.sdma_engines, self.profile.sdma_xgmi_engines);
+        let all = self.part(pcie + xgmi);
+        (pcie.min(all), all - pcie.min(all))
+    }
+}
+
+/// The partitions of boards: each is split into `count`, as in CPX with as many as the board has XCCs. The memory is not
+/// (NPS1): each partition is told the same part of it (`amdgpu_amdkfd_xcp_memory_size`).
+///
+/// # Errors
+/// [`ProfileError::Partitions`] tells what is possible.
+pub fn split(boards: Vec<Gpu>, count: u32, ids: PartitionIds) -> Result<Vec<Gpu>, ProfileError> {
+    if count == 1 {
+        return Ok(boards);
+    }
+    if let Some(board) = boards.first() {
+        let xccs = board.profile.num_xcc;
+        if !(1..=8).contains(&count) || !xccs.is_multiple_of(count) {
+            let name = board.profile.name.clone();
+            return Err(ProfileError::Partitions { name, count, xccs });
+        }
+    }
+    let partitions = boards.iter().flat_map(|board| {
+        (0..count).map(move |partition| {
+            let index = board.index * count + partition;
+            let location = board.bdf.location_id();
+            Gpu {
+                index,
+                gpu_id: gpu_id(index),
+                render_minor: FIRST_RENDER_MINOR + index,
+                location_id: match ids {
+                    PartitionIds::Function => location | partition,
+                    PartitionIds::Location | PartitionIds::Unique => location | partition << 28,
+                },
+                vram_bytes: (board.vram_bytes / u64::from(count)) & !0xfff,
+                unique_id: match ids {
+                    PartitionIds::Unique => xcd_id(index),
+                    PartitionIds::Function | PartitionIds::Location => board.unique_id,
+                },
+                board: Board {
+                    partitions: count,
+                    partition,
+                    ..board.board
+                },
+                ..board.clone()
+            }
+        })
+    });
+    Ok(partitions.collect())
+}
+
+const FIRST_RENDER_MINOR: u32 = 128;
+
+/// amdkfd hashes the PCI identity into 16 bits: to a client these are arbitrary, distinct and not 0.
+fn gpu_id(index: u32) -> u32 {
+    0x8a37 + 0x111 * index
+}
+
+/// The serial number of a die: other digits than those of boards.
+fn xcd_id(index: u32) -> u64 {
+    0x5c0d_93a1_7be2_4600 + u64::from(index)
 }
 
 /// The GPUs of a node: `count` of one model. `vram` has the bytes of each: none, as the model has it; one, the
@@ -440,20 +575,32 @@ pub fn gpus(
     let gpus = (0u32..)
         .zip(&profile.pci.buses)
         .zip(sizes)
-        .map(|((index, bus), vram_bytes)| Gpu {
-            index,
-            // amdkfd hashes the PCI identity into 16 bits: to a client these are arbitrary, distinct and not 0.
-            gpu_id: 0x8a37 + 0x111 * index,
-            render_minor: 128 + index,
-            bdf: PciAddress {
+        .map(|((index, bus), vram_bytes)| {
+            let bdf = PciAddress {
                 domain: 0,
                 bus: *bus,
                 device: 0,
                 function: 0,
-            },
-            vram_bytes: vram_bytes & !0xfff,
-            unique_id: 0x1a2b_3c4d_5e6f_7000 + u64::from(index),
-            profile,
+            };
+            let vram_bytes = vram_bytes & !0xfff;
+            let unique_id = 0x1a2b_3c4d_5e6f_7000 + u64::from(index);
+            Gpu {
+                index,
+                gpu_id: gpu_id(index),
+                render_minor: FIRST_RENDER_MINOR + index,
+                bdf,
+                location_id: bdf.location_id(),
+                vram_bytes,
+                unique_id,
+                profile,
+                board: Board {
+                    index,
+                    partitions: 1,
+                    partition: 0,
+                    vram_bytes,
+                    unique_id,
+                },
+            }
         });
     Ok(gpus.collect())
 }

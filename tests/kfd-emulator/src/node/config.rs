@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::inject::Inject;
+use crate::profile::PartitionIds;
 use crate::state::Options;
 
 /// A node.
@@ -21,6 +22,12 @@ pub struct Config {
     /// board has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, value_delimiter = ',')]
     pub vram: Vec<u64>,
+    /// Partitions that each board is split into, such as 8 for CPX of mi300x
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub partitions: u32,
+    /// How the topology tells partitions apart: by the PCI function, by the location, or by a unique id as well
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
+    pub partition_ids: PartitionIds,
     /// How programs get descriptors from ioctls: seccomp, preload or none
     #[arg(long, default_value_t = Inject::Seccomp, value_name = "HOW")]
     pub inject: Inject,
@@ -44,6 +51,8 @@ impl Default for Config {
             gpu: "mi210".to_owned(),
             gpus: None,
             vram: Vec::new(),
+            partitions: 1,
+            partition_ids: PartitionIds::default(),
             inject: Inject::default(),
             trace: None,
             kfd_minor: Options::default().kfd_minor,
@@ -67,6 +76,12 @@ impl Config {
         if !self.vram.is_empty() {
             let sizes: Vec<_> = self.vram.iter().map(u64::to_string).collect();
             arguments.push(format!("--vram={}", sizes.join(",")).into());
+        }
+        if self.partitions != 1 {
+            arguments.push(format!("--partitions={}", self.partitions).into());
+            if let Some(ids) = self.partition_ids.to_possible_value() {
+                arguments.push(format!("--partition-ids={}", ids.get_name()).into());
+            }
         }
         if let Some(trace) = &self.trace {
             arguments.extend(["--trace".into(), trace.clone().into_os_string()]);
@@ -122,6 +137,8 @@ mod tests {
             gpu: "mi300x".to_owned(),
             gpus: Some(2),
             vram: vec![1 << 30, 2 << 30],
+            partitions: 4,
+            partition_ids: PartitionIds::Function,
             inject: Inject::Preload,
             trace: Some("/tmp/a b".into()),
             kfd_minor: 9,

@@ -37,6 +37,7 @@ pub use serve::serve;
 
 use crate::control::Control;
 use crate::inject::Inject;
+use crate::profile::PartitionIds;
 
 /// Where a node has its own files, inside the node.
 pub const NODE_DIRECTORY: &str = "/dev/kfd-emulator";
@@ -136,6 +137,13 @@ impl Builder {
     pub fn vram_of_each(mut self, bytes: &[u64]) -> Self {
         self.config.vram = bytes.to_vec();
         self.config.gpus = Some(bytes.len());
+        self
+    }
+
+    /// Into how many partitions each board is split, and how the topology tells them apart.
+    pub fn partitions(mut self, count: u32, ids: PartitionIds) -> Self {
+        self.config.partitions = count;
+        self.config.partition_ids = ids;
         self
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use anyhow::{Context, Result};
 
 use crate::inject::Inject;
-use crate::profile::{Profile, gpus};
+use crate::profile::{Profile, gpus, split};
 use crate::server::caller::DMABUF_DIRECTORY;
 use crate::server::seccomp::Injector;
 use crate::server::{self, apart, control, procfs};
@@ -76,7 +76,8 @@ fn start(config: &Config) -> Result<String> {
     // Several sizes say how many GPUs there are, too.
     let several = (config.vram.len() > 1).then_some(config.vram.len());
     let count = config.gpus.or(several).unwrap_or(profile.default_count);
-    let gpus = gpus(profile, count, &config.vram)?;
+    let boards = gpus(profile, count, &config.vram)?;
+    let gpus = split(boards, config.partitions, config.partition_ids)?;
     let trace = match &config.trace {
         None => Trace::default(),
         Some(path) => Trace::to_file(path)

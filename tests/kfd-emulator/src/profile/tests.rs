@@ -136,3 +136,54 @@ fn an_address_prints_as_sysfs_does() {
     assert_eq!(bdf.to_string(), "0000:c3:1f.7");
     assert_eq!(bdf.location_id(), 0xc3ff);
 }
+
+#[test]
+fn a_board_in_partitions() {
+    let mi300x = Profile::by_name("mi300x").unwrap();
+    for ids in [
+        PartitionIds::Function,
+        PartitionIds::Location,
+        PartitionIds::Unique,
+    ] {
+        let boards = gpus(mi300x, 8, &[]).unwrap();
+        let parts = split(boards.clone(), 8, ids).unwrap();
+        assert_eq!(parts.len(), 64);
+        let distinct = |of: fn(&Gpu) -> u64| parts.iter().map(of).collect::<BTreeSet<_>>().len();
+        assert_eq!(distinct(|gpu| gpu.gpu_id.into()), 64);
+        assert_eq!(distinct(|gpu| gpu.location_id.into()), 64);
+        assert_eq!(distinct(|gpu| gpu.bdf.location_id().into()), 8);
+        assert_eq!(distinct(|gpu| gpu.render_minor.into()), 64);
+        let own = if ids == PartitionIds::Unique { 64 } else { 8 };
+        assert_eq!(distinct(|gpu| gpu.unique_id), own);
+        let last = &parts[63];
+        assert_eq!(
+            (last.index, last.board.index, last.board.partition),
+            (63, 7, 7)
+        );
+        assert_eq!((last.cu_count(), last.num_xcc()), (38, 1));
+        assert_eq!((last.shader_arrays(), last.sdma_engines()), (4, (2, 0)));
+        assert_eq!(last.vram_bytes, (mi300x.vram_bytes / 8) & !0xfff);
+        assert_eq!(last.board.vram_bytes, boards[7].vram_bytes);
+        assert!(parts[56].board.is_on_bus() && !last.board.is_on_bus());
+        let location = match ids {
+            PartitionIds::Function => 0xdf07,
+            PartitionIds::Location | PartitionIds::Unique => 0x7000_df00,
+        };
+        assert_eq!(last.location_id, location);
+    }
+    let whole = gpus(mi300x, 2, &[]).unwrap();
+    assert_eq!(
+        split(whole.clone(), 1, PartitionIds::Unique).unwrap(),
+        whole
+    );
+    assert_eq!(
+        (whole[0].cu_count(), whole[0].sdma_engines()),
+        (304, (2, 14))
+    );
+    for count in [0, 3, 16] {
+        let error = split(whole.clone(), count, PartitionIds::Unique).unwrap_err();
+        assert!(error.to_string().contains("8 XCCs"), "{error}");
+    }
+    let mi210 = gpus(Profile::by_name("mi210").unwrap(), 1, &[]).unwrap();
+    assert!(split(mi210, 2, PartitionIds::Unique).is_err());
+}

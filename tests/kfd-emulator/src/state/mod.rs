@@ -181,6 +181,14 @@ impl Driver {
         self.devices.iter().find(|d| d.gpu.gpu_id == gpu_id)
     }
 
+    /// Bytes of VRAM in use on the board of the GPU with that id: its partitions share the memory.
+    pub fn board_vram_used(&self, gpu_id: u32) -> u64 {
+        let board = self.device(gpu_id).map(|d| d.gpu.board.index);
+        let parts = self.devices.iter();
+        let parts = parts.filter(|d| Some(d.gpu.board.index) == board);
+        parts.map(|d| d.vram_used).sum()
+    }
+
     fn device_mut(&mut self, gpu_id: u32) -> Option<&mut Device> {
         self.devices.iter_mut().find(|d| d.gpu.gpu_id == gpu_id)
     }

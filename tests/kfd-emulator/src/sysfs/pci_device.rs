@@ -18,6 +18,17 @@ pub(super) fn add(tree: &mut Tree, gpus: &[Gpu], options: &TreeOptions) {
         tree.directory(class);
     }
     for gpu in gpus {
+        if !gpu.board.is_on_bus() {
+            // amdgpu_xcp_drv.c: a platform device for each further partition, numbered through all boards.
+            let further = gpu.board.partitions - 1;
+            let number = gpu.board.index * further + gpu.board.partition - 1;
+            drm_nodes(
+                tree,
+                &format!("sys/devices/platform/amdgpu_xcp_{number}"),
+                gpu,
+            );
+            continue;
+        }
         let at = format!("sys/devices/pci0000:00/{}", gpu.bdf);
         identity(tree, &at, gpu);
         link_and_locality(tree, &at, gpu, options);
@@ -51,11 +62,11 @@ fn identity(tree: &mut Tree, at: &str, gpu: &Gpu) {
     tree.text(&format!("{at}/revision"), format!("{:#04x}", pci.revision));
     tree.text(
         &format!("{at}/unique_id"),
-        format!("{:016x}", gpu.unique_id),
+        format!("{:016x}", gpu.board.unique_id),
     );
     tree.text(
         &format!("{at}/serial_number"),
-        format!("{:016x}", gpu.unique_id),
+        format!("{:016x}", gpu.board.unique_id),
     );
     tree.text(&format!("{at}/product_name"), &profile.market_name);
     tree.text(&format!("{at}/product_number"), &profile.drm.product_number);
@@ -80,9 +91,15 @@ fn identity(tree: &mut Tree, at: &str, gpu: &Gpu) {
         );
     }
     tree.text(&format!("{at}/ras/features"), "feature mask: 0x3");
-    // SPX and NPS1: all XCCs are one device with all the memory.
+    // NPS1: the memory is one, whatever becomes of the XCCs.
     if profile.num_xcc > 1 {
-        tree.text(&format!("{at}/current_compute_partition"), "SPX");
+        let mode = match gpu.board.partitions {
+            1 => "SPX",
+            2 => "DPX",
+            4 => "QPX",
+            _ => "CPX",
+        };
+        tree.text(&format!("{at}/current_compute_partition"), mode);
         tree.text(
             &format!("{at}/available_compute_partition"),
             "SPX, DPX, QPX, CPX",
@@ -119,11 +136,11 @@ fn memory(tree: &mut Tree, at: &str, gpu: &Gpu, options: &TreeOptions) {
     // Without a large BAR the CPU sees 256 MiB at a time.
     const SMALL_BAR: u64 = 256 << 20;
     let visible = if options.large_bar {
-        gpu.vram_bytes
+        gpu.board.vram_bytes
     } else {
-        SMALL_BAR.min(gpu.vram_bytes)
+        SMALL_BAR.min(gpu.board.vram_bytes)
     };
-    tree.text(&format!("{at}/mem_info_vram_total"), gpu.vram_bytes);
+    tree.text(&format!("{at}/mem_info_vram_total"), gpu.board.vram_bytes);
     tree.text(&format!("{at}/mem_info_vis_vram_total"), visible);
     tree.text(&format!("{at}/mem_info_gtt_total"), GTT_BYTES);
     tree.text(&format!("{at}/mem_info_gtt_used"), GTT_USED_BY_DRIVER);
@@ -220,13 +237,14 @@ fn sensors(tree: &mut Tree, at: &str, gpu: &Gpu) {
 
 /// The card and render nodes: in `/dev/dri`, below the PCI device, and the links that lead there.
 fn drm_nodes(tree: &mut Tree, at: &str, gpu: &Gpu) {
-    let bdf = gpu.bdf;
+    let device = at.rsplit('/').next().unwrap_or(at);
+    let below = at.strip_prefix("sys/").unwrap_or(at);
     for (name, minor) in [
         (format!("card{}", gpu.card_minor()), gpu.card_minor()),
         (format!("renderD{}", gpu.render_minor), gpu.render_minor),
     ] {
-        let device = Entry::Device(Device::Render { gpu_id: gpu.gpu_id });
-        tree.insert(&format!("dev/dri/{name}"), device);
+        let node = Entry::Device(Device::Render { gpu_id: gpu.gpu_id });
+        tree.insert(&format!("dev/dri/{name}"), node);
         tree.text(
             &format!("{at}/drm/{name}/dev"),
             format!("{DRM_MAJOR}:{minor}"),
@@ -237,9 +255,9 @@ fn drm_nodes(tree: &mut Tree, at: &str, gpu: &Gpu) {
         );
         tree.symlink(
             &format!("{at}/drm/{name}/device"),
-            format!("../../../{bdf}"),
+            format!("../../../{device}"),
         );
-        let target = format!("../../devices/pci0000:00/{bdf}/drm/{name}");
+        let target = format!("../../{below}/drm/{name}");
         tree.symlink(&format!("sys/class/drm/{name}"), &target);
         tree.symlink(&format!("sys/dev/char/{DRM_MAJOR}:{minor}"), &target);
     }

@@ -454,3 +454,48 @@ fn queue_types_are_those_of_the_driver() {
     }
     assert_eq!(QueueKind::from_ioctl(5), None);
 }
+
+/// What amdkfd and amdgpu show of two MI300X in CPX mode.
+#[test]
+fn the_tree_of_boards_in_partitions() {
+    use crate::profile::{PartitionIds, split};
+    let gpus = split(node_of("mi300x", 2), 8, PartitionIds::Unique).unwrap();
+    let tree = Tree::build(&gpus, &TreeOptions::default());
+    let text = |path: &str| match tree.resolve(path).and_then(|ino| tree.node(ino)) {
+        Some(Entry::Text(text)) => text.clone(),
+        other => panic!("{path}: {other:?}"),
+    };
+    let nodes = "sys/devices/virtual/kfd/kfd/topology/nodes";
+    let properties = text(&format!("{nodes}/10/properties"));
+    for line in [
+        "simd_count 152",
+        "num_xcc 1",
+        "location_id 268444160",
+        "unique_id 6633120147964053001",
+        "drm_render_minor 137",
+        "io_links_count 16",
+    ] {
+        assert!(
+            properties.lines().any(|l| l == line),
+            "{line}: {properties}"
+        );
+    }
+    let part = 206_141_652_992_u64 / 8;
+    let bank = text(&format!("{nodes}/10/mem_banks/0/properties"));
+    assert!(bank.contains(&format!("size_in_bytes {part}\n")), "{bank}");
+    // Partition 1 of the second board: first the CPU, then the eight of the other board, then its own.
+    let link = |number: u32| text(&format!("{nodes}/10/io_links/{number}/properties"));
+    assert!(link(1).contains("node_to 1\nweight 41\n"), "{}", link(1));
+    assert!(link(9).contains("node_to 9\nweight 13\n"), "{}", link(9));
+    let board = "sys/devices/pci0000:00/0000:22:00.0";
+    assert_eq!(text(&format!("{board}/current_compute_partition")), "CPX\n");
+    assert_eq!(
+        text(&format!("{board}/mem_info_vram_total")),
+        "206141652992\n"
+    );
+    assert_eq!(text(&format!("{board}/drm/renderD136/dev")), "226:136\n");
+    let platform = "sys/devices/platform/amdgpu_xcp_7";
+    assert_eq!(text(&format!("{platform}/drm/renderD137/dev")), "226:137\n");
+    let boards = tree.resolve("sys/bus/pci/devices").unwrap();
+    assert_eq!(tree.children(boards).count(), 2);
+}

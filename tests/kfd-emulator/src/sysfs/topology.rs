@@ -48,6 +48,10 @@ enum Link {
     /// GPU to GPU by way of the CPU: twice the weight.
     PcieThroughCpu,
     Xgmi,
+    /// Partitions of one board (`kfd_fill_gpu_xgmi_link_to_gpu` of kfd_crat.c).
+    InsideBoard,
+    /// Partitions of different boards, in the same place: the longest way there may be.
+    BetweenPartitions,
 }
 
 impl Link {
@@ -57,6 +61,8 @@ impl Link {
             Link::Pcie => (2, 20, 312, 32_000),
             Link::PcieThroughCpu => (2, 40, 312, 32_000),
             Link::Xgmi => (11, 15, 64_000, 64_000),
+            Link::InsideBoard => (11, 13, 819_200, 819_200),
+            Link::BetweenPartitions => (11, 2 * 13 + 15, 0, 0),
         }
     }
 }
@@ -140,7 +146,12 @@ fn gpu(tree: &mut Tree, gpu: &Gpu, gpus: &[Gpu], options: &TreeOptions) {
     for (number, peer) in peers.iter().enumerate() {
         if profile.xgmi {
             let path = format!("{node}/io_links/{}", number + 1);
-            link(tree, &path, Link::Xgmi, gpu.node(), peer.node());
+            let kind = match gpu.board.partitions {
+                1 => Link::Xgmi,
+                _ if gpu.board.index == peer.board.index => Link::InsideBoard,
+                _ => Link::BetweenPartitions,
+            };
+            link(tree, &path, kind, gpu.node(), peer.node());
         } else {
             let path = format!("{node}/p2p_links/{number}");
             link(tree, &path, Link::PcieThroughCpu, gpu.node(), peer.node());
@@ -172,7 +183,7 @@ fn gpu(tree: &mut Tree, gpu: &Gpu, gpus: &[Gpu], options: &TreeOptions) {
         ("debug_prop", DEBUG_PROPERTIES),
         ("sdma_fw_version", SDMA_FIRMWARE),
         ("unique_id", gpu.unique_id),
-        ("num_xcc", profile.num_xcc.into()),
+        ("num_xcc", gpu.num_xcc().into()),
         ("max_engine_clk_ccompute", CPU_CLOCK_MHZ),
     ]);
     properties(tree, &format!("{node}/properties"), &list);
@@ -206,7 +217,7 @@ fn common_properties(numbers: &Numbers, gpu: Option<(&Gpu, u64)>) -> Vec<(&'stat
         ("cpu_cores_count", numbers.cpu_cores),
         (
             "simd_count",
-            of(|g| u64::from(g.profile.cu_count) * u64::from(g.profile.simd_per_cu)),
+            of(|g| u64::from(g.cu_count()) * u64::from(g.profile.simd_per_cu)),
         ),
         ("mem_banks_count", numbers.mem_banks),
         ("caches_count", numbers.caches),
@@ -222,7 +233,7 @@ fn common_properties(numbers: &Numbers, gpu: Option<(&Gpu, u64)>) -> Vec<(&'stat
         ("gds_size_in_kb", 0),
         ("num_gws", of(|_| 64)),
         ("wave_front_size", of(|g| g.profile.wavefront_size.into())),
-        ("array_count", of(|g| g.profile.shader_arrays.into())),
+        ("array_count", of(|g| g.shader_arrays().into())),
         (
             "simd_arrays_per_engine",
             of(|g| g.profile.arrays_per_engine.into()),
@@ -236,15 +247,12 @@ fn common_properties(numbers: &Numbers, gpu: Option<(&Gpu, u64)>) -> Vec<(&'stat
         ),
         ("vendor_id", of(|_| 0x1002)),
         ("device_id", of(|g| g.profile.pci.device_id.into())),
-        ("location_id", of(|g| g.bdf.location_id().into())),
+        ("location_id", of(|g| g.location_id.into())),
         ("domain", of(|g| g.bdf.domain.into())),
         ("drm_render_minor", of(|g| g.render_minor.into())),
         ("hive_id", gpu.map_or(0, |(_, hive)| hive)),
-        ("num_sdma_engines", of(|g| g.profile.sdma_engines.into())),
-        (
-            "num_sdma_xgmi_engines",
-            of(|g| g.profile.sdma_xgmi_engines.into()),
-        ),
+        ("num_sdma_engines", of(|g| g.sdma_engines().0.into())),
+        ("num_sdma_xgmi_engines", of(|g| g.sdma_engines().1.into())),
         (
             "num_sdma_queues_per_engine",
             of(|g| g.profile.queues_per_sdma_engine.into()),

@@ -223,7 +223,7 @@ impl Files {
             Node::Tree(Entry::Binary(bytes)) => Ok(bytes.clone()),
             Node::Tree(Entry::Dynamic(dynamic)) => {
                 let driver = self.shared.driver();
-                let used = driver.device(dynamic.gpu_id()).map_or(0, |d| d.vram_used);
+                let used = driver.board_vram_used(dynamic.gpu_id());
                 Ok(dynamic
                     .text(used, driver.is_busy(dynamic.gpu_id()))
                     .into_bytes())
