@@ -14,6 +14,7 @@ on_each_standin! {
     an_engine_that_cannot_be_had_is_told_and_the_exports_count,
     two_copies_of_the_runtime_share_one_account,
     a_runtime_that_is_closed_and_opened_again_is_counted,
+    threads_that_are_calling_meanwhile_are_counted_from_then_on,
 }
 
 const ENGINES: [&str; 4] = ["auto", "table", "detour", "none"];
@@ -215,5 +216,95 @@ fn a_runtime_that_is_closed_and_opened_again_is_counted(build: Build) {
             [round, round, round].concat(),
             "{engine}"
         );
+    }
+}
+
+/// A profiler takes the table from the runtime's registration and puts wrappers into slots: at once, before us, or when
+/// the program says so, after us. See `profiler.c`.
+#[test]
+fn a_profiler_in_the_dispatch_table_sees_what_the_program_gets() {
+    let build = Build::SixRegistering;
+    let profiler = common::shared_library("profiler.c", &[]);
+    let program = program("profiled.c", &[], &[&profiler, &build.path()]);
+    for engine in ENGINES {
+        for when in ["before", "after"] {
+            let bench = Bench::new(build);
+            let mut command = bench.command(&program);
+            let profilers = profiler.parent().unwrap();
+            let libraries = format!("{}:{}", build.directory().display(), profilers.display());
+            command
+                .env("LD_LIBRARY_PATH", libraries)
+                .env("FH_MEMORY_LIMIT", "4GiB")
+                .env("FH_HOOK_ENGINE", engine)
+                .arg(when)
+                .arg(build.soname());
+            let case = format!("{engine}, {when}");
+            let mut running = Running::start(&mut command);
+            let results: Vec<_> = (0..6).map(|_| running.line()).collect();
+            let mut expected = vec!["3 GiB = 0", "3 GiB = 2", "free = 0"];
+            // By an address that nobody was asked for.
+            if engine == "none" {
+                expected.extend(["5 GiB = 0", "1 GiB = 0"]);
+            } else {
+                expected.extend(["5 GiB = 2", "1 GiB = 0"]);
+            }
+            let seen = if engine == "none" {
+                "profiler: 4 of hipMalloc, 1 refused, 1 of hipFree"
+            } else {
+                "profiler: 4 of hipMalloc, 2 refused, 1 of hipFree"
+            };
+            expected.push(seen);
+            assert_eq!(results, expected, "{case}");
+            let snapshot = bench.snapshot();
+            let [member] = &snapshot.members[..] else {
+                panic!("{case}: {snapshot:?}")
+            };
+            let counts = (member.allocations, member.frees, member.refusals);
+            let counted = if engine == "none" {
+                (1, 1, 1)
+            } else {
+                (2, 1, 2)
+            };
+            assert_eq!(counts, counted, "{case}");
+            running.go_on();
+            running.finish();
+        }
+    }
+}
+
+/// Hooks come about under threads that call the functions by their addresses: see `under_way.c`.
+fn threads_that_are_calling_meanwhile_are_counted_from_then_on(build: Build) {
+    const ROUNDS: usize = 15;
+    /// What three threads do two hundred times: two blocks each.
+    const CALLS: u64 = 3 * 200 * 2;
+    for engine in ["auto", "detour"] {
+        for round in 0..ROUNDS {
+            let bench = Bench::new(build);
+            let mut command = bench.linked("under_way.c", &[]);
+            command
+                .env("FH_MEMORY_LIMIT", "4GiB")
+                .env("FH_HOOK_ENGINE", engine)
+                .arg(build.soname());
+            let mut program = Running::start(&mut command);
+            let case = format!("{engine}, round {round}");
+            let mut figures = || {
+                assert_eq!(program.line(), "first call = 0, wrong 0", "{case}");
+                let snapshot = bench.snapshot();
+                let [member] = &snapshot.members[..] else {
+                    panic!("{case}: {snapshot:?}")
+                };
+                // What was allocated before and freed afterwards is not counted at all.
+                assert_eq!(member.cells[0].figures.live, GIB, "{case}");
+                assert_eq!(member.refusals, 0, "{case}");
+                program.go_on();
+                (member.allocations, member.frees)
+            };
+            let before = figures();
+            let after = figures();
+            let made = (after.0 - before.0, after.1 - before.1);
+            assert_eq!(made, (CALLS, CALLS), "{case}");
+            assert_eq!(program.line(), "a block beyond the limit = 2", "{case}");
+            program.finish();
+        }
     }
 }
