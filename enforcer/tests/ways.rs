@@ -7,6 +7,7 @@ use std::process::Command;
 
 use common::{Bench, GIB, Running, client_plugin, lines, on_each_standin, program};
 use hip_standin::Build;
+use hipflex_ledger::HookEngine;
 
 on_each_standin! {
     each_call_is_counted_once,
@@ -223,21 +224,10 @@ fn a_runtime_that_is_closed_and_opened_again_is_counted(build: Build) {
 /// the program says so, after us. See `profiler.c`.
 #[test]
 fn a_profiler_in_the_dispatch_table_sees_what_the_program_gets() {
-    let build = Build::SixRegistering;
-    let profiler = common::shared_library("profiler.c", &[]);
-    let program = program("profiled.c", &[], &[&profiler, &build.path()]);
     for engine in ENGINES {
         for when in ["before", "after"] {
-            let bench = Bench::new(build);
-            let mut command = bench.command(&program);
-            let profilers = profiler.parent().unwrap();
-            let libraries = format!("{}:{}", build.directory().display(), profilers.display());
-            command
-                .env("LD_LIBRARY_PATH", libraries)
-                .env("FH_MEMORY_LIMIT", "4GiB")
-                .env("FH_HOOK_ENGINE", engine)
-                .arg(when)
-                .arg(build.soname());
+            let bench = Bench::new(Build::SixRegistering);
+            let mut command = profiled(&bench, engine, when);
             let case = format!("{engine}, {when}");
             let mut running = Running::start(&mut command);
             let results: Vec<_> = (0..6).map(|_| running.line()).collect();
@@ -269,6 +259,67 @@ fn a_profiler_in_the_dispatch_table_sees_what_the_program_gets() {
             running.go_on();
             running.finish();
         }
+    }
+}
+
+/// The program of `profiled.c`, with its profiler.
+fn profiled(bench: &Bench, engine: &str, when: &str) -> Command {
+    let profiler = common::shared_library("profiler.c", &[]);
+    let mut command = bench.command(program(
+        "profiled.c",
+        &[],
+        &[&profiler, &bench.build.path()],
+    ));
+    let profilers = profiler.parent().unwrap().display();
+    let libraries = format!("{}:{profilers}", bench.build.directory().display());
+    command
+        .env("LD_LIBRARY_PATH", libraries)
+        .env("FH_MEMORY_LIMIT", "4GiB")
+        .env("FH_HOOK_ENGINE", engine)
+        .arg(when)
+        .arg(bench.build.soname());
+    command
+}
+
+/// What the runtime has registered is looked at before a slot is written: see `profiler.c`.
+#[test]
+fn what_cannot_be_a_dispatch_table_is_left_alone() {
+    let bench = Bench::new(Build::SixRegistering);
+    let (out, err) = common::run(&mut profiled(&bench, "table", "size"));
+    assert_eq!(out[..3], ["3 GiB = 0", "3 GiB = 2", "free = 0"]);
+    let told: Vec<_> = err
+        .iter()
+        .filter(|line| line.contains("FH_HOOK_ENGINE"))
+        .collect();
+    assert!(
+        told.len() == 1 && told[0].contains("its dispatch table cannot have 24 bytes"),
+        "{err:?}"
+    );
+    for engine in ["table", "auto"] {
+        let bench = Bench::new(Build::SixRegistering);
+        let mut running = Running::start(&mut profiled(&bench, engine, "slot"));
+        let results: Vec<_> = (0..6).map(|_| running.line()).collect();
+        let expected = [
+            "3 GiB = 0",
+            "3 GiB = 2",
+            "free = 0",
+            "5 GiB = 2",
+            "1 GiB = 0",
+        ];
+        assert_eq!(results[..5], expected, "{engine}");
+        let engines = bench.snapshot().members[0].engines.clone();
+        // hipMalloc, and hipMallocPitch.
+        let pitch = match engine {
+            "auto" => HookEngine::Detour,
+            _ => HookEngine::ExportOnly,
+        };
+        assert_eq!(
+            (engines[0], engines[3]),
+            (HookEngine::Table, pitch),
+            "{engine}"
+        );
+        running.go_on();
+        running.finish();
     }
 }
 

@@ -1,5 +1,6 @@
 /* A profiler, as rocprofiler-sdk is one: it is given the dispatch table of HIP, and puts wrappers into its slots. When: at
- * once, if PROFILE is "before"; else when it is told to. */
+ * once, if PROFILE is "before"; else when it is told to. "size" and "slot": what it leaves there is no table, or has no
+ * function in the slot of hipMallocPitch. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 #include "profiler.h"
 
 /* HipDispatchTable of hip/amd_detail/hip_api_trace.hpp: its size, then pointers. */
-enum { HIP_MALLOC = 1 + 215, HIP_FREE = 1 + 90 };
+enum { HIP_MALLOC = 1 + 215, HIP_FREE = 1 + 90, HIP_MALLOC_PITCH = 1 + 224 };
 static void **table;
 static int (*next_malloc)(void **, size_t), (*next_free)(void *);
 static struct seen seen;
@@ -51,6 +52,10 @@ int rocprofiler_register_library_api_table(const char *name, uint32_t (*import)(
         table = tables[0];
         if (when && !strcmp(when, "before"))
             profile();
+        if (when && !strcmp(when, "size"))
+            table[0] = (void *)24;
+        if (when && !strcmp(when, "slot"))
+            table[HIP_MALLOC_PITCH] = &seen;
     }
     return 0;
 }

@@ -153,7 +153,7 @@ pub fn is_skipped(what: &str) -> bool {
 }
 
 /// Why probes cannot be attached here, or `None` if they can.
-fn missing() -> Option<String> {
+pub fn missing() -> Option<String> {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
         return Some("root".into());
