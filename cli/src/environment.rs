@@ -18,6 +18,7 @@ pub(crate) const FAIL_MODE: &str = "FH_FAIL_MODE";
 pub(crate) const ENABLE_HOOKS: &str = "FH_ENABLE_HOOKS";
 /// The HIP runtime to use in place of the one that the program loads.
 pub(crate) const HIP_LIB_PATH: &str = "FH_HIP_LIB_PATH";
+pub(crate) const HOOK_ENGINE: &str = "FH_HOOK_ENGINE";
 /// `false` (and `0`, `off`, `no`): the library logs nothing.
 pub(crate) const ENABLE_LOG: &str = "FH_ENABLE_LOG";
 /// Where the library logs to: `stderr`, a file or a directory.

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs;
 
 use hipflex_ledger::{
-    Denial, DenialReason, GpuView, HookEngine, Identity, Kind, Limit, Member, Reservation,
+    Denial, DenialReason, HookEngine, Identity, Kind, Limit, Member, Reservation, Room,
 };
 
 use crate::clock::Due;
@@ -607,32 +607,33 @@ impl Account {
     /// What is charged on a GPU to all who share the budget, in bytes. The own overhead is as it was when it was
     /// last looked at.
     pub(crate) fn charged(&self, gpu: usize) -> u64 {
-        self.view(gpu).map_or(0, |view| view.charged)
+        self.member.view(gpu).map_or(0, |view| view.charged)
     }
 
-    /// What one request could get on a GPU, by this account. `device` is its number in HIP.
-    pub(crate) fn available(&self, gpu: usize, device: c_int) -> u64 {
+    /// What is left on a GPU, by this account. `device` is its number in HIP, if the runtime tells it.
+    #[inline]
+    pub(crate) fn room(&self, gpu: usize, device: Result<c_int, c_int>) -> Room {
         if self.overhead.is_due(gpu) {
-            self.measure(gpu, Ok(device));
+            self.measure(gpu, device);
         }
-        self.view(gpu).map_or(0, |view| view.available())
+        // What died neighbours held is there, too.
+        let room = match self.member.room(gpu) {
+            Some(room) if room.shared && self.reap_due.is_now(REAP_INTERVAL) => {
+                uncancelled(|| self.member.reap());
+                self.member.room(gpu)
+            }
+            room => room,
+        };
+        room.unwrap_or(Room {
+            limit: Limit::Unlimited,
+            available: 0,
+            shared: false,
+        })
     }
 
     /// Releases this process's slot if nothing is booked. True if so.
     pub(crate) fn leave(&self) -> bool {
         self.member.leave().is_ok()
-    }
-
-    /// Shows what is there for this process; what died neighbours held is there, too.
-    fn view(&self, gpu: usize) -> Option<GpuView> {
-        let view = self.member.view(gpu)?;
-        if view.others == 0
-            || !self.reap_due.is_now(REAP_INTERVAL)
-            || uncancelled(|| self.member.reap()) == 0
-        {
-            return Some(view);
-        }
-        self.member.view(gpu)
     }
 
     fn refused(&self, api: Api, gpu: usize, denial: &Denial) {

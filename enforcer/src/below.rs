@@ -14,12 +14,13 @@ mod inline;
 mod table;
 
 use hipflex_hooking::EngineKind;
+use hipflex_ledger::EngineChoice;
 
 use crate::entries::Api;
 use crate::log;
 use crate::process;
 use crate::runtime::Runtime;
-use crate::settings::{self, EngineChoice, Wish};
+use crate::settings::{self, Wish};
 use crate::stderr::say_once;
 
 pub(crate) use table::register;

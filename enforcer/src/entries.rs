@@ -12,8 +12,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::allocation::Plan;
 use crate::guard::{self, Thread};
+use crate::hip;
 use crate::impossible;
-use crate::process;
+use crate::process::{self, Standing};
+use crate::queries;
 use crate::runtime::Functions;
 use crate::stderr::say;
 
@@ -70,6 +72,30 @@ pub(crate) fn call(
     };
     thread.leave();
     result
+}
+
+/// One call of a hooked function that answers a question: the same, but nothing is under way meanwhile that a call
+/// which never comes back could leave.
+#[inline]
+pub(crate) fn ask(
+    functions: Functions,
+    native: impl Fn(usize) -> c_int + Copy,
+    adapt: impl FnOnce(&Standing) + Copy,
+) -> c_int {
+    // SAFETY: it stays here.
+    let thread = unsafe { guard::this_thread() };
+    let frame = 0_u8;
+    if !thread.enter(&raw const frame as usize) {
+        return native(functions.own);
+    }
+    thread.serve(functions.runtime);
+    let standing = queries::standing();
+    let error = native(functions.first);
+    if let (Some(standing), hip::SUCCESS) = (standing, error) {
+        adapt(standing);
+    }
+    thread.leave();
+    error
 }
 
 /// How often a hook met something that should never happen.
@@ -367,20 +393,12 @@ macro_rules! steps {
         )
     };
     ($api:expr, $functions:ident, $native:ident, answers { $($query:ident)::+ ($($arg:expr),*) }) => {
-        $crate::entries::call(
-            $api,
+        $crate::entries::ask(
             $functions,
-            $crate::queries::before,
             $native,
-            |plan, error| {
-                if let ($crate::allocation::Plan::Query(standing), $crate::hip::SUCCESS) = (plan, error)
-                {
-                    // SAFETY: the runtime has returned from a call with these arguments with success; the
-                    // query adapts what it wrote.
-                    unsafe { $($query)::+(standing, $($arg),*) }
-                }
-                error
-            },
+            // SAFETY: the runtime has returned from a call with these arguments with success; the query adapts what
+            // it wrote.
+            |standing| unsafe { $($query)::+(standing, $($arg),*) },
         )
     };
 }
@@ -479,7 +497,7 @@ mod tests {
 
     /// A plan that nothing has to be done for.
     fn planned(thread: &Thread) -> Verdict {
-        thread.begin(Plan::Query(&crate::process::Standing::Inert));
+        thread.begin(Plan::Nothing);
         Verdict::Planned
     }
 

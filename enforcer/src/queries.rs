@@ -7,22 +7,18 @@ use core::ffi::{c_int, c_void};
 use hipflex_ledger::Limit;
 
 use crate::account::{Account, Place};
-use crate::allocation::Plan;
 use crate::compute_units;
-use crate::entries::{Verdict, belt};
-use crate::guard::Thread;
+use crate::entries::belt;
 use crate::helpers;
 use crate::hip::{PropertiesLayout, attribute};
 use crate::process::{self, Standing};
 
-/// Whether answers are to be adapted.
-pub(crate) fn before(thread: &Thread) -> Verdict {
+/// How this process stands, if answers are to be adapted.
+#[inline]
+pub(crate) fn standing() -> Option<&'static Standing> {
     match process::standing() {
-        Standing::Inert if !compute_units::are_limited() => Verdict::Native,
-        standing => {
-            thread.begin(Plan::Query(standing));
-            Verdict::Planned
-        }
+        Standing::Inert if !compute_units::are_limited() => None,
+        standing => Some(standing),
     }
 }
 
@@ -41,10 +37,10 @@ pub(crate) unsafe fn memory_info(standing: &Standing, free: *mut usize, total: *
     belt(|| match account.place(device) {
         // SAFETY: see above.
         Place::Gpu(gpu) => unsafe {
-            adapt(total, |board| account.limit(gpu).within(board));
+            let room = account.room(gpu, device);
+            adapt(total, |board| room.limit.within(board));
             // What one allocation could get.
-            let available = |device| account.available(gpu, device);
-            adapt(free, |free| free.min(device.map_or(0, available)));
+            adapt(free, |free| free.min(room.available));
         },
         // SAFETY: see above.
         Place::Refused => unsafe { adapt(free, |_| 0) },

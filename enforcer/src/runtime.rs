@@ -282,6 +282,10 @@ impl Runtime {
 /// The runtime that the call of this thread is for, or the one in use.
 #[inline]
 pub(crate) fn of_this_call() -> Option<&'static Runtime> {
+    // Most processes have one, and the thread's state costs more to find.
+    if numbered(1).is_none() {
+        return first();
+    }
     guard::runtime().or_else(first)
 }
 

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ffi::OsString;
 
-use hipflex_ledger::{BudgetName, DEFAULT_BUDGET, LimitSpec, Place, yes_or_no};
+use hipflex_ledger::{BudgetName, DEFAULT_BUDGET, EngineChoice, LimitSpec, Place, yes_or_no};
 
 use crate::environment::{kept_var, var};
 use crate::linker;
@@ -58,35 +58,9 @@ pub(crate) fn read() -> Wish {
     }
 }
 
-/// How functions are hooked below the runtime's exports (`FH_HOOK_ENGINE`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EngineChoice {
-    /// Through the dispatch table where there is one; what is left, and other runtimes, inline.
-    Auto,
-    Table,
-    /// Inline, by crate `detour`.
-    Detour,
-    /// Inline, by GUM.
-    Gum,
-    /// Not at all: by the names of the functions only.
-    None,
-}
-
-/// `FH_HOOK_ENGINE`. The error has a text for the user.
+/// How functions are hooked below the runtime's exports (`FH_HOOK_ENGINE`). The error has a text for the user.
 pub(crate) fn engine() -> Result<EngineChoice, String> {
-    let Some(value) = kept_var("FH_HOOK_ENGINE")? else {
-        return Ok(EngineChoice::Auto);
-    };
-    match value.to_str() {
-        Some("auto" | "") => Ok(EngineChoice::Auto),
-        Some("table") => Ok(EngineChoice::Table),
-        Some("detour") => Ok(EngineChoice::Detour),
-        Some("gum") => Ok(EngineChoice::Gum),
-        Some("none") => Ok(EngineChoice::None),
-        _ => Err(format!(
-            "FH_HOOK_ENGINE={value:?} is none of \"auto\", \"table\", \"detour\", \"gum\", \"none\""
-        )),
-    }
+    EngineChoice::parse(&kept_var("FH_HOOK_ENGINE")?.unwrap_or_default())
 }
 
 fn budget(limit: &OsString) -> Result<Budget, String> {

@@ -173,6 +173,21 @@ impl Account<'_> {
         self.own.overhead_at.store(0, Ordering::Release);
     }
 
+    /// What is charged to the own slot, and to all others together.
+    #[inline]
+    pub(crate) fn charged(&self) -> (u64, u64) {
+        let (mut mine, mut others) = (0, 0_u64);
+        for cell in used(self.cells, self.high_water) {
+            let charged = charged_in(cell);
+            if core::ptr::eq(cell, self.own) {
+                mine = charged;
+            } else {
+                others = others.saturating_add(charged);
+            }
+        }
+        (mine, others)
+    }
+
     /// The sum over all slots.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals {

@@ -52,6 +52,7 @@ mod create;
 mod denial;
 mod directory;
 mod directory_lock;
+mod engine;
 mod error;
 #[cfg(feature = "fault-points")]
 pub mod fault;
@@ -86,6 +87,7 @@ mod view;
 mod words;
 
 pub use denial::{Denial, DenialReason};
+pub use engine::{EngineChoice, HookEngine};
 pub use error::{ChangeError, JoinError, OpenError, PlaceError, SystemError};
 pub use fork_guard::ForkGuard;
 pub use gpu::{GpuKey, GpuSpec};
@@ -101,8 +103,8 @@ pub use place::{
 };
 pub use prospect::Prospect;
 pub use view::{
-    Alive, CellView, GpuSnapshot, GpuView, HookEngine, LastRefusal, LedgerSnapshot, LivenessMode,
-    MemberCell, MemberSnapshot, Reaped,
+    Alive, CellView, GpuSnapshot, GpuView, LastRefusal, LedgerSnapshot, LivenessMode, MemberCell,
+    MemberSnapshot, Reaped, Room,
 };
 pub use words::yes_or_no;
 

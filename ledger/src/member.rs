@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::account::{self, Account};
 use crate::denial::Denial;
 use crate::directory_lock::DirectoryLock;
+use crate::engine::HookEngine;
 use crate::error::JoinError;
 use crate::fault::fault_point;
 use crate::file::now;
@@ -33,7 +34,7 @@ use crate::reap::{Right, Scan, Target, reap};
 use crate::slot::{Claim, State};
 use crate::sync::{Ordering, fence, sleep, yield_now};
 use crate::sys::FileId;
-use crate::view::{CellView, GpuView, HookEngine, LivenessMode};
+use crate::view::{CellView, GpuView, LivenessMode, Room};
 
 /// How often an operation looks again whether a thread that is about to leave leaves or stays: it does
 /// a few dozen stores meanwhile, but the machine may let others run first. About a second, for the case
@@ -320,6 +321,25 @@ impl Member {
         self.still(view)
     }
 
+    /// What is left on one GPU; `None` where [`Self::view`] is. In few steps: programs ask that often.
+    #[inline]
+    #[must_use]
+    pub fn room(&self, gpu: usize) -> Option<Room> {
+        let this = self.gpus.get(gpu)?;
+        let account = self.account(this)?;
+        let limit = self.limit_on(this, &account);
+        let (mine, others) = account.charged();
+        let available = match limit {
+            Limit::Unlimited => u64::MAX,
+            Limit::Bytes(most) => most.saturating_sub(mine).saturating_sub(others),
+        };
+        self.still(Room {
+            limit,
+            available,
+            shared: others > 0,
+        })
+    }
+
     /// This process's own figures on one GPU, without what the others have; `None` where
     /// [`Self::view`] is. A few loads, no sum.
     #[inline]
@@ -478,6 +498,7 @@ impl Member {
 
     /// What the slot is for this process: claimed, being cleared by a thread that leaves (and may yet
     /// stay, so that what other threads have to book must be booked), or not its own any more.
+    #[inline]
     fn state(&self) -> State {
         if self.is_stale_after_fork() {
             return State::Free;
@@ -531,6 +552,7 @@ impl Member {
         self.slot
     }
 
+    #[inline]
     fn is_member(&self) -> bool {
         matches!(self.state(), State::Claimed | State::Clearing)
     }
@@ -544,6 +566,7 @@ impl Member {
     }
 
     /// The account of one GPU, in which this process may book.
+    #[inline]
     fn account(&self, gpu: &MemberGpu) -> Option<Account<'_>> {
         if !self.is_member() {
             return None;
@@ -558,11 +581,13 @@ impl Member {
         })
     }
 
+    #[inline]
     fn account_of(&self, gpu: usize) -> Option<(&Slot, Account<'_>)> {
         let account = self.account(self.gpus.get(gpu)?)?;
         Some((self.map.slot(self.slot)?, account))
     }
 
+    #[inline]
     fn limit_on(&self, gpu: &MemberGpu, account: &Account<'_>) -> Limit {
         let own = account.own.member_limit.load(Ordering::Acquire);
         let record = self.map.gpu_records().get(gpu.index);

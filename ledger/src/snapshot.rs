@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::account;
 use crate::denial::DenialReason;
+use crate::engine::HookEngine;
 use crate::gpu::GpuKey;
 use crate::layout::{
     CU_WORDS, FLAG_SHARED, GpuRecord, RefusalRecord, Slot, decode_host_pid, decode_limit,
@@ -17,9 +18,7 @@ use crate::reap::is_alive;
 use crate::slot::{Claim, State};
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::sys::{self, Holder, Kind, Range};
-use crate::view::{
-    Alive, GpuSnapshot, HookEngine, LastRefusal, LedgerSnapshot, MemberCell, MemberSnapshot,
-};
+use crate::view::{Alive, GpuSnapshot, LastRefusal, LedgerSnapshot, MemberCell, MemberSnapshot};
 
 /// How often to read again what changed while it was read.
 const ATTEMPTS: usize = 4;

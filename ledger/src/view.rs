@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crate::denial::DenialReason;
+use crate::engine::HookEngine;
 use crate::gpu::GpuKey;
 use crate::layout::CU_WORDS;
 use crate::limit::Limit;
@@ -72,59 +73,15 @@ impl GpuView {
     }
 }
 
-/// How a hook was put in place, below the exported symbol.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum HookEngine {
-    /// Not told.
-    #[default]
-    Unknown,
-    /// Only the exported symbol and look-ups by name lead to the hook.
-    ExportOnly,
-    /// A slot of the runtime's dispatch table.
-    Table,
-    /// An inline hook by `detour`.
-    Detour,
-    /// An inline hook by `frida-gum`.
-    Gum,
-    /// A number that this version does not know.
-    Other(u8),
-}
-
-impl HookEngine {
-    /// What users call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unknown | Self::Other(_) => "unknown",
-            Self::ExportOnly => "exports",
-            Self::Table => "table",
-            Self::Detour => "detour",
-            Self::Gum => "gum",
-        }
-    }
-
-    /// The number that stands for it in a ledger.
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Unknown => 0,
-            Self::ExportOnly => 1,
-            Self::Table => 2,
-            Self::Detour => 3,
-            Self::Gum => 4,
-            Self::Other(code) => code,
-        }
-    }
-
-    /// The engine that a number stands for.
-    pub(crate) fn from_code(code: u8) -> Self {
-        match code {
-            0 => Self::Unknown,
-            1 => Self::ExportOnly,
-            2 => Self::Table,
-            3 => Self::Detour,
-            4 => Self::Gum,
-            other => Self::Other(other),
-        }
-    }
+/// What is left on one GPU: as [`GpuView`], and no more than an answer to a program needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// The limit that holds for this member.
+    pub limit: Limit,
+    /// What one request could get, in bytes; `u64::MAX` without a limit.
+    pub available: u64,
+    /// Whether anything is charged to other members.
+    pub shared: bool,
 }
 
 /// A whole ledger at one time. Members go on while it is read, so that figures of different

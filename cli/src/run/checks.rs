@@ -49,6 +49,7 @@ pub(crate) fn prepare(
     let named = args.budget.as_deref().map(place::budget).transpose()?;
     let mode = fail_mode(args.fail_mode, &environment)?;
     settings::check_runtime(&environment)?;
+    settings::check_engine(&environment)?;
     let library = library::find(args.lib.as_deref(), &environment, program_directory)?;
     let name = args.command.first().cloned().unwrap_or_default();
     let program = command::find(&name, &environment)?;

@@ -6,7 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::args::RunArgs;
-use crate::environment::{BUDGET, ENABLE_HOOKS, ENABLE_LOG, Environment, HIP_LIB_PATH, LOG_PATH};
+use hipflex_ledger::EngineChoice;
+
+use crate::environment::{
+    BUDGET, ENABLE_HOOKS, ENABLE_LOG, Environment, HIP_LIB_PATH, HOOK_ENGINE, LOG_PATH,
+};
 use crate::failure::Failure;
 
 /// Whether the HIP runtime that was named is there. A name without a slash is looked up by the dynamic
@@ -28,6 +32,14 @@ pub(crate) fn check_runtime(environment: &Environment) -> Result<(), Failure> {
         format!("{HIP_LIB_PATH}={} {problem}", path.display()),
         "name the libamdhip64.so to use, or unset it to have the one that the program loads",
     ))
+}
+
+/// Whether the engine that was named is one.
+pub(crate) fn check_engine(environment: &Environment) -> Result<(), Failure> {
+    let named = environment.get(HOOK_ENGINE).unwrap_or_default();
+    EngineChoice::parse(named)
+        .map(|_| ())
+        .map_err(|problem| Failure::refused(problem, "or unset it, which is \"auto\""))
 }
 
 /// That the library is told to do nothing.
@@ -102,6 +114,21 @@ mod tests {
         for missing in [directory.path().join("gone.so"), file.join("below")] {
             assert_eq!(check(&missing), told(&missing, "does not exist"));
         }
+    }
+
+    #[test]
+    fn an_engine_that_was_named_must_be_one() {
+        let check = |value: &str| check_engine(&Environment::from([(HOOK_ENGINE, value)]));
+        for good in ["", "auto", "table", "detour", "gum", "none"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        let failure = check("banana").unwrap_err();
+        assert!(
+            failure
+                .problem
+                .starts_with("FH_HOOK_ENGINE=\"banana\" is none of"),
+            "{failure:?}"
+        );
     }
 
     #[test]
