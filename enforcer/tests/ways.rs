@@ -7,6 +7,7 @@ use std::process::Command;
 
 use common::{Bench, GIB, Running, client_plugin, lines, on_each_standin, program};
 use hip_standin::Build;
+use hipflex_ledger::HookEngine;
 
 on_each_standin! {
     each_call_is_counted_once,
@@ -17,6 +18,7 @@ on_each_standin! {
     a_library_that_is_only_called_like_a_runtime_hides_none,
     a_limit_that_is_set_before_the_first_call_holds_below_the_exports,
     a_caller_in_the_place_of_another_reaches_its_own_runtime,
+    threads_that_are_calling_meanwhile_are_counted_from_then_on,
 }
 
 const ENGINES: [&str; 4] = ["auto", "table", "detour", "none"];
@@ -268,5 +270,145 @@ fn a_caller_in_the_place_of_another_reaches_its_own_runtime(build: Build) {
             ["first: 3 GiB = 0", "second: 3 GiB = 0"],
             "{engine}: {out:?}"
         );
+    }
+}
+
+/// A profiler takes the table from the runtime's registration and puts wrappers into slots: at once, before us, or when
+/// the program says so, after us. See `profiler.c`.
+#[test]
+fn a_profiler_in_the_dispatch_table_sees_what_the_program_gets() {
+    for engine in ENGINES {
+        for when in ["before", "after"] {
+            let bench = Bench::new(Build::SixRegistering);
+            let mut command = profiled(&bench, engine, when);
+            let case = format!("{engine}, {when}");
+            let mut running = Running::start(&mut command);
+            let results: Vec<_> = (0..6).map(|_| running.line()).collect();
+            let mut expected = vec!["3 GiB = 0", "3 GiB = 2", "free = 0"];
+            // By an address that nobody was asked for.
+            if engine == "none" {
+                expected.extend(["5 GiB = 0", "1 GiB = 0"]);
+            } else {
+                expected.extend(["5 GiB = 2", "1 GiB = 0"]);
+            }
+            let seen = if engine == "none" {
+                "profiler: 4 of hipMalloc, 1 refused, 1 of hipFree"
+            } else {
+                "profiler: 4 of hipMalloc, 2 refused, 1 of hipFree"
+            };
+            expected.push(seen);
+            assert_eq!(results, expected, "{case}");
+            let snapshot = bench.snapshot();
+            let [member] = &snapshot.members[..] else {
+                panic!("{case}: {snapshot:?}")
+            };
+            let counts = (member.allocations, member.frees, member.refusals);
+            let counted = if engine == "none" {
+                (1, 1, 1)
+            } else {
+                (2, 1, 2)
+            };
+            assert_eq!(counts, counted, "{case}");
+            running.go_on();
+            running.finish();
+        }
+    }
+}
+
+/// The program of `profiled.c`, with its profiler.
+fn profiled(bench: &Bench, engine: &str, when: &str) -> Command {
+    let profiler = common::shared_library("profiler.c", &[]);
+    let mut command = bench.command(program(
+        "profiled.c",
+        &[],
+        &[&profiler, &bench.build.path()],
+    ));
+    let profilers = profiler.parent().unwrap().display();
+    let libraries = format!("{}:{profilers}", bench.build.directory().display());
+    command
+        .env("LD_LIBRARY_PATH", libraries)
+        .env("FH_MEMORY_LIMIT", "4GiB")
+        .env("FH_HOOK_ENGINE", engine)
+        .arg(when)
+        .arg(bench.build.soname());
+    command
+}
+
+/// What the runtime has registered is looked at before a slot is written: see `profiler.c`.
+#[test]
+fn what_cannot_be_a_dispatch_table_is_left_alone() {
+    let bench = Bench::new(Build::SixRegistering);
+    let (out, err) = common::run(&mut profiled(&bench, "table", "size"));
+    assert_eq!(out[..3], ["3 GiB = 0", "3 GiB = 2", "free = 0"]);
+    let told: Vec<_> = err
+        .iter()
+        .filter(|line| line.contains("FH_HOOK_ENGINE"))
+        .collect();
+    assert!(
+        told.len() == 1 && told[0].contains("its dispatch table cannot have 24 bytes"),
+        "{err:?}"
+    );
+    for engine in ["table", "auto"] {
+        let bench = Bench::new(Build::SixRegistering);
+        let mut running = Running::start(&mut profiled(&bench, engine, "slot"));
+        let results: Vec<_> = (0..6).map(|_| running.line()).collect();
+        let expected = [
+            "3 GiB = 0",
+            "3 GiB = 2",
+            "free = 0",
+            "5 GiB = 2",
+            "1 GiB = 0",
+        ];
+        assert_eq!(results[..5], expected, "{engine}");
+        let engines = bench.snapshot().members[0].engines.clone();
+        // hipMalloc, and hipMallocPitch.
+        let pitch = match engine {
+            "auto" => HookEngine::Detour,
+            _ => HookEngine::ExportOnly,
+        };
+        assert_eq!(
+            (engines[0], engines[3]),
+            (HookEngine::Table, pitch),
+            "{engine}"
+        );
+        running.go_on();
+        running.finish();
+    }
+}
+
+/// Hooks come about under threads that call the functions by their addresses: see `under_way.c`.
+fn threads_that_are_calling_meanwhile_are_counted_from_then_on(build: Build) {
+    const ROUNDS: usize = 15;
+    /// What three threads do two hundred times: two blocks each.
+    const CALLS: u64 = 3 * 200 * 2;
+    for engine in ["auto", "detour"] {
+        for round in 0..ROUNDS {
+            let bench = Bench::new(build);
+            let mut command = bench.linked("under_way.c", &[]);
+            command
+                .env("FH_MEMORY_LIMIT", "4GiB")
+                .env("FH_HOOK_ENGINE", engine)
+                .arg(build.soname());
+            let mut program = Running::start(&mut command);
+            let case = format!("{engine}, round {round}");
+            let mut figures = || {
+                assert_eq!(program.line(), "first call = 0, wrong 0", "{case}");
+                let snapshot = bench.snapshot();
+                let [member] = &snapshot.members[..] else {
+                    panic!("{case}: {snapshot:?}")
+                };
+                // What was allocated before and freed afterwards is not counted at all.
+                assert_eq!(member.cells[0].figures.live, GIB, "{case}");
+                assert_eq!(member.refusals, 0, "{case}");
+                program.go_on();
+                (member.allocations, member.frees)
+            };
+            let before = figures();
+            let after = figures();
+            let made = (after.0 - before.0, after.1 - before.1);
+            assert_eq!(made, (CALLS, CALLS), "{case}");
+            assert_eq!(program.line(), "a block beyond the limit = 2", "{case}");
+            program.finish();
+        }
     }
 }

@@ -16,6 +16,8 @@
 //   racers THREADS BYTES     all allocate BYTES at once: `granted G refused R`; what was granted stays
 //   beside LARGE COUNT BYTES  allocates BYTES COUNT times while another thread allocates and frees LARGE
 //                            all the time: `granted G refused R`; all is freed again
+//   churn THREADS BYTES      that many threads allocate and free BYTES until `calm`: `ok`
+//   calm                     ends that: `granted G refused R wrong W` (W: other errors)
 //   pid                      `pid N`
 //   setenv NAME VALUE | unsetenv NAME | clearenv   `ok`
 //   getenv NAME              `value V`, or `unset`
@@ -169,6 +171,42 @@ static void beside(size_t large, int count, size_t bytes) {
   printf("granted %d refused %d\n", granted, count - granted);
 }
 
+enum { MOST_CHURNERS = 16 };
+static pthread_t churners[MOST_CHURNERS];
+static int churning, wrong;
+
+static void *churner(void *unused) {
+  int gotten = 0, denied = 0, others = 0;
+  while (!__atomic_load_n(&is_over, __ATOMIC_SEQ_CST)) {
+    void *pointer = NULL;
+    hipError_t error = HIP(hipMalloc)(&pointer, large_bytes);
+    if (!error && pointer) {
+      gotten++;
+      others += HIP(hipFree)(pointer) != hipSuccess;
+    } else if (error == hipErrorOutOfMemory && !pointer) denied++;
+    else others++;
+  }
+  __atomic_add_fetch(&granted, gotten, __ATOMIC_SEQ_CST);
+  __atomic_add_fetch(&refused, denied, __ATOMIC_SEQ_CST);
+  __atomic_add_fetch(&wrong, others, __ATOMIC_SEQ_CST);
+  return unused;
+}
+
+static void churn(int threads, size_t bytes) {
+  large_bytes = bytes;
+  granted = refused = wrong = is_over = 0;
+  churning = threads > MOST_CHURNERS ? MOST_CHURNERS : threads;
+  for (int i = 0; i < churning; i++) pthread_create(&churners[i], NULL, churner, NULL);
+  puts("ok");
+}
+
+static void calm(void) {
+  __atomic_store_n(&is_over, 1, __ATOMIC_SEQ_CST);
+  for (int i = 0; i < churning; i++) pthread_join(churners[i], NULL);
+  churning = 0;
+  printf("granted %d refused %d wrong %d\n", granted, refused, wrong);
+}
+
 static void command(char *line) {
   if (driver_command(line) || memory_command(line)) return;
   char verb[32] = "", first[64] = "", second[64] = "", third[64] = "";
@@ -221,6 +259,10 @@ static void command(char *line) {
     race(atoi(first), strtoull(second, NULL, 0));
   } else if (!strcmp(verb, "beside")) {
     beside(strtoull(first, NULL, 0), atoi(second), strtoull(third, NULL, 0));
+  } else if (!strcmp(verb, "churn")) {
+    churn(atoi(first), strtoull(second, NULL, 0));
+  } else if (!strcmp(verb, "calm")) {
+    calm();
   } else if (!strcmp(verb, "workers")) {
     start_workers(atoi(first), strtoull(second, NULL, 0));
   } else if (!strcmp(verb, "dismiss")) {

@@ -22,6 +22,7 @@ pub(super) fn hook(runtime: &'static Runtime, kind: EngineKind) -> Result<(), St
     }
     let mut session = Session::new(kind).map_err(|refusal| refusal.to_string())?;
     let mut staged = Vec::with_capacity(left.len());
+    let mut first_refusal = None;
     for (api, function, export) in left {
         let Some(entry) = api.entry_of(runtime.number()) else {
             return Err(String::from("there are too many runtimes"));
@@ -45,8 +46,13 @@ pub(super) fn hook(runtime: &'static Runtime, kind: EngineKind) -> Result<(), St
                     "{:?} is not hooked in the runtime's code: {refusal}",
                     api.name()
                 );
+                first_refusal = first_refusal.or(Some(refusal));
             }
         }
+    }
+    // A system may forbid what every function needs, and let the session begin.
+    if let (true, Some(refusal)) = (staged.is_empty(), first_refusal) {
+        return Err(refusal.to_string());
     }
     // SAFETY: the originals are where the entries look for them.
     let done = unsafe { session.commit() };

@@ -177,6 +177,7 @@ mod tests {
                     function: 6 + caller,
                     ..native
                 },
+                unloaded: elf::unloaded_so_far(),
                 next: ptr::null_mut(),
             });
         }

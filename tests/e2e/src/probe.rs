@@ -100,6 +100,58 @@ impl Probes {
     }
 }
 
+/// Probes on functions: at the call and at the return, at the first instruction and behind `endbr64`, which are
+/// the places that observers choose.
+pub struct Probed {
+    /// The name of a function, and how far from its entry the place is.
+    pub places: Vec<(String, u64)>,
+    probes: Probes,
+}
+
+impl Probed {
+    /// Attaches them to functions which begin at these places in the file.
+    ///
+    /// # Errors
+    /// The kernel's, or the file cannot be read.
+    pub fn attach(library: &Path, functions: &BTreeMap<String, u64>) -> Result<Probed> {
+        let file =
+            std::fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
+        let mut places = Vec::new();
+        let mut offsets = Vec::new();
+        for (name, entry) in functions {
+            let code = file.get(*entry as usize..).context("a place")?;
+            places.push((name.clone(), 0));
+            offsets.push(*entry);
+            if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+                places.push((name.clone(), 4));
+                offsets.push(entry + 4);
+            }
+        }
+        let probes = Probes::attach(library, &offsets)?;
+        Ok(Probed { places, probes })
+    }
+
+    /// What was seen since they were attached, in the order of the places.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn seen(&self) -> Result<Vec<Seen>> {
+        self.probes.seen(self.places.len())
+    }
+}
+
+/// Says that probes cannot be attached here, past the test runner's capture, which holds for the macros alone.
+/// Whether that is so.
+pub fn is_skipped(what: &str) -> bool {
+    use std::io::Write;
+    let Some(missing) = missing() else {
+        return false;
+    };
+    let line = format!("SKIPPED {what}: needs {missing}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    true
+}
+
 /// Why probes cannot be attached here, or `None` if they can.
 pub fn missing() -> Option<String> {
     // SAFETY: no arguments.

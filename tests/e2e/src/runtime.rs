@@ -119,6 +119,23 @@ impl Runtime {
         files.find(|file| file.exists())
     }
 
+    /// This runtime with a copy of its HIP library in `folder`, and with programs that are built there: so that
+    /// what is done to the library's file concerns no other program.
+    ///
+    /// # Errors
+    /// It cannot be copied.
+    pub fn with_copy_in(&self, folder: &Path) -> Result<Runtime> {
+        let original = self.file_of_library().context("no HIP library")?;
+        let copy = folder.join(&self.library);
+        fs::copy(&original, &copy)
+            .with_context(|| format!("cannot copy {} to {}", original.display(), copy.display()))?;
+        let mut copied = self.clone();
+        // A path that is absolute: programs are built there, and not beside those of the suite.
+        copied.suite = folder.join("programs").display().to_string();
+        copied.library_dirs.insert(0, folder.to_path_buf());
+        Ok(copied)
+    }
+
     /// A file of this runtime by its usual path, such as `usr/bin/rocminfo`, if it was fetched.
     pub fn file(&self, path: &str) -> Option<PathBuf> {
         Some(self.root.join(path)).filter(|p| p.exists())

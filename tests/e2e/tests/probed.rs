@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use hipflex_e2e::driver::{Driver, Outcome};
-use hipflex_e2e::probe::{self, Probes, Seen};
+use hipflex_e2e::probe::{self, Probed, Seen};
 use hipflex_e2e::{paths, runtime};
 use tempfile::TempDir;
 
@@ -50,11 +50,7 @@ struct Scene {
 impl Scene {
     /// `None`: probes cannot be attached here.
     fn start(library: &str, functions: Option<&[&str]>) -> Result<Option<Scene>> {
-        if let Some(missing) = probe::missing() {
-            skip(
-                &format!("probes on hooked functions of {library}"),
-                &missing,
-            );
+        if probe::is_skipped(&format!("probes on hooked functions of {library}")) {
             return Ok(None);
         }
         let folder = tempfile::tempdir()?;
@@ -86,20 +82,8 @@ impl Scene {
         }))
     }
 
-    /// Probes on each function: at the call and at the return, at the first instruction and behind `endbr64`.
     fn attach(&self) -> Result<Probed> {
-        let file = fs::read(&self.library)?;
-        let mut places = Vec::new();
-        for (name, place) in &self.places {
-            let code = file.get(*place as usize..).context("a place")?;
-            places.push((name.clone(), *place));
-            if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
-                places.push((name.clone(), place + 4));
-            }
-        }
-        let offsets: Vec<_> = places.iter().map(|(_, place)| *place).collect();
-        let probes = Probes::attach(&self.library, &offsets)?;
-        Ok(Probed { places, probes })
+        Probed::attach(&self.library, &self.places)
     }
 
     /// Calls each function so many times, and compares what all say of it.
@@ -124,13 +108,12 @@ impl Scene {
             return Ok(());
         };
         for (index, seen) in probed.seen()?.iter().enumerate() {
-            let (name, place) = &probed.places[index];
+            let (name, offset) = &probed.places[index];
             let expected = Seen {
                 calls: CALLS,
                 returned: BTreeMap::from([(totals[name].result, CALLS)]),
             };
             let seen = seen.since(&seen_before[index]);
-            let offset = place - self.places[name];
             ensure!(
                 seen == expected,
                 "{name} +{offset}: {seen:?}, not {expected:?}"
@@ -142,18 +125,6 @@ impl Scene {
 
 /// How often each function is called between two looks.
 const CALLS: u64 = 100;
-
-/// Probes, and which function each of their places belongs to.
-struct Probed {
-    places: Vec<(String, u64)>,
-    probes: Probes,
-}
-
-impl Probed {
-    fn seen(&self) -> Result<Vec<Seen>> {
-        self.probes.seen(self.places.len())
-    }
-}
 
 fn probes_that_were_there_before(library: &str) -> Result<()> {
     let Some(mut scene) = Scene::start(library, None)? else {
@@ -263,11 +234,4 @@ fn assemble(source: &Path, library: &Path) -> Result<()> {
         .context("cannot run cc")?;
     ensure!(built.success(), "{} does not assemble", source.display());
     Ok(())
-}
-
-/// Says what cannot be run here, past the test runner's capture, which holds for the macros alone.
-fn skip(what: &str, missing: &str) {
-    use std::io::Write;
-    let line = format!("SKIPPED {what}: needs {missing}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }

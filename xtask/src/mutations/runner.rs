@@ -25,7 +25,8 @@ const SETTINGS: &str =
 const REPRESENTATIVES: [&str; 2] = ["hip_6_4", "six"];
 
 /// Packages by the folders of their tests.
-const PACKAGES: [(&str, &str); 4] = [
+const PACKAGES: [(&str, &str); 5] = [
+    ("hooking/", "hipflex-hooking"),
     ("kfd/", "hipflex-kfd"),
     ("ledger/", "hipflex-ledger"),
     ("enforcer/", "hipflex-enforcer"),
