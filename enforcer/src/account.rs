@@ -255,8 +255,7 @@ impl Account {
         }
         self.lower_default_pool(gpu, device);
         // Those that the program has made tell nothing: the driver does.
-        // (Not at each of a stream's many ends: before a request is refused it is asked in any case.)
-        if self.live.tally(gpu).has_kept_of_own_pools() && self.overhead.is_due(gpu) {
+        if self.live.tally(gpu).has_kept_of_own_pools() {
             self.measure(gpu, Ok(device));
         }
     }
