@@ -25,15 +25,6 @@ use crate::stderr::say_once;
 
 pub(crate) use table::register;
 
-/// In a function's `engine`: only its export leads to the hook.
-pub(crate) const NONE: u8 = 0;
-/// In a function's `engine`: the slot of the dispatch table.
-pub(crate) const TABLE: u8 = 1;
-/// In a function's `engine`: an inline hook, by crate `detour`.
-pub(crate) const DETOUR: u8 = 2;
-/// In a function's `engine`: an inline hook, by GUM.
-pub(crate) const GUM: u8 = 3;
-
 /// Puts the hooks of a runtime in place, as far as they are wanted and can be.
 pub(crate) fn install(runtime: &'static Runtime) {
     // A limit may be set after the runtime became known: then this is asked again.

@@ -22,7 +22,6 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering}
 
 use hipflex_ledger::HookEngine;
 
-use crate::below;
 use crate::elf;
 use crate::entries::{Api, belt, quieten_panics};
 use crate::guard;
@@ -63,7 +62,7 @@ pub(crate) struct Function {
     own: usize,
     /// The runtime's code behind the hook below its export; the export itself while there is none.
     original: AtomicUsize,
-    /// [`HookEngine`], as a number; set once the hook is in place.
+    /// [`HookEngine`], by its code; set once the hook is in place.
     engine: AtomicU8,
 }
 
@@ -165,18 +164,14 @@ impl Runtime {
     /// A function for calls of ours instead of the program's: behind the hook, if there is one below the
     /// export. A probe on the export has seen the program's call already.
     pub(crate) fn original(&self, api: Api) -> Option<usize> {
-        let address = self.function(api)?.original.load(Ordering::Acquire);
+        let address = self.function(api)?.original();
         (address != 0).then_some(address)
     }
 
     /// How a function is hooked below its export.
     pub(crate) fn engine(&self, api: Api) -> HookEngine {
-        match self.function(api).map(|f| f.engine.load(Ordering::Acquire)) {
-            Some(code) if code == below::TABLE => HookEngine::Table,
-            Some(code) if code == below::DETOUR => HookEngine::Detour,
-            Some(code) if code == below::GUM => HookEngine::Gum,
-            _ => HookEngine::ExportOnly,
-        }
+        self.function(api)
+            .map_or(HookEngine::ExportOnly, Function::engine)
     }
 }
 
@@ -186,7 +181,7 @@ impl Function {
             first,
             own,
             original: AtomicUsize::new(own),
-            engine: AtomicU8::new(below::NONE),
+            engine: AtomicU8::new(HookEngine::ExportOnly.code()),
         }
     }
 
@@ -205,20 +200,20 @@ impl Function {
         self.original.load(Ordering::Acquire)
     }
 
-    /// The hook did not come about.
-    pub(crate) fn forget_original(&self) {
-        self.set_original(self.own);
+    /// Says that the hook is in place: calls of our export may go to the runtime's as they are.
+    pub(crate) fn set_hooked(&self, engine: HookEngine) {
+        self.engine.store(engine.code(), Ordering::Release);
     }
 
-    /// Says that the hook is in place: calls of our export may go to the runtime's as they are.
-    pub(crate) fn set_hooked(&self, engine: u8) {
-        self.engine.store(engine, Ordering::Release);
+    #[inline]
+    fn engine(&self) -> HookEngine {
+        HookEngine::from_code(self.engine.load(Ordering::Acquire))
     }
 
     /// Whether calls of the runtime's export come to its entry below.
     #[inline]
     pub(crate) fn is_hooked(&self) -> bool {
-        self.engine.load(Ordering::Acquire) != below::NONE
+        self.engine() != HookEngine::ExportOnly
     }
 }
 
@@ -247,7 +242,7 @@ extern "C" fn missing() -> c_int {
 pub(crate) fn behind(number: usize, api: Api) -> Option<Functions> {
     let runtime = numbered(number)?;
     let function = runtime.function(api)?;
-    let original = function.original.load(Ordering::Acquire);
+    let original = function.original();
     let functions = if original == function.own {
         Functions {
             first: function.first,

@@ -33,7 +33,7 @@ impl HookEngine {
     }
 
     /// The number that stands for it in a ledger.
-    pub(crate) fn code(self) -> u8 {
+    pub fn code(self) -> u8 {
         match self {
             Self::Unknown => 0,
             Self::ExportOnly => 1,
@@ -45,7 +45,7 @@ impl HookEngine {
     }
 
     /// The engine that a number stands for.
-    pub(crate) fn from_code(code: u8) -> Self {
+    pub fn from_code(code: u8) -> Self {
         match code {
             0 => Self::Unknown,
             1 => Self::ExportOnly,

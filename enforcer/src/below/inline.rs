@@ -2,7 +2,8 @@
 
 use hipflex_hooking::{EngineKind, Session};
 
-use super::{DETOUR, GUM};
+use hipflex_ledger::HookEngine;
+
 use crate::entries::Api;
 use crate::runtime::{Function, Runtime};
 
@@ -32,12 +33,12 @@ pub(super) fn hook(runtime: &'static Runtime, kind: EngineKind) -> Result<(), St
         match unsafe { session.stage(export, entry) } {
             Ok(hook) => {
                 function.set_original(hook.original);
-                staged.push((function, None));
+                staged.push((function, export));
                 // The code may be that behind another function's slot. What is counted there must not come here.
                 for other in Api::ALL.into_iter().filter_map(|api| runtime.function(api)) {
                     if other.is_hooked() && other.original() == hook.entry {
                         other.set_original(hook.original);
-                        staged.push((other, Some(hook.entry)));
+                        staged.push((other, hook.entry));
                     }
                 }
             }
@@ -54,17 +55,17 @@ pub(super) fn hook(runtime: &'static Runtime, kind: EngineKind) -> Result<(), St
     if let (true, Some(refusal)) = (staged.is_empty(), first_refusal) {
         return Err(refusal.to_string());
     }
+    let engine = match kind {
+        EngineKind::Detour => HookEngine::Detour,
+        EngineKind::Gum => HookEngine::Gum,
+    };
     // SAFETY: the originals are where the entries look for them.
     let done = unsafe { session.commit() };
     for (function, before) in staged {
-        match (&done, before) {
-            (Ok(()), None) => function.set_hooked(match kind {
-                EngineKind::Detour => DETOUR,
-                EngineKind::Gum => GUM,
-            }),
-            (Ok(()), Some(_)) => {}
-            (Err(_), None) => function.forget_original(),
-            (Err(_), Some(before)) => function.set_original(before),
+        if done.is_err() {
+            function.set_original(before);
+        } else if !function.is_hooked() {
+            function.set_hooked(engine);
         }
     }
     done.map_err(|refusal| refusal.to_string())

@@ -9,7 +9,8 @@
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use super::TABLE;
+use hipflex_ledger::HookEngine;
+
 use crate::elf;
 use crate::entries::Api;
 use crate::runtime::Runtime;
@@ -193,7 +194,7 @@ impl Table {
                 .compare_exchange(present, entry, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
             {
-                function.set_hooked(TABLE);
+                function.set_hooked(HookEngine::Table);
                 return Ok(());
             }
         }

@@ -17,7 +17,7 @@ use crate::guard;
 use crate::linker;
 use crate::process;
 use crate::signals::uncancelled;
-use crate::stderr::say;
+use crate::stderr::{say, say_once};
 
 /// Where a runtime is looked for when the process has none: the unversioned name first, as a linker
 /// script or `ldconfig` may have set it, then the known ABI versions, newest first.
@@ -103,13 +103,11 @@ fn of_caller(api: Api, caller: usize) -> Result<Option<&'static Runtime>, usize>
 
 /// A runtime is used that is not counted.
 pub(crate) fn say_one_too_many(api: Api) {
-    if first_time(&SAID_ONE_TOO_MANY) {
-        say!(
-            "this process uses {:?} of a further HIP runtime, and {MOST_RUNTIMES} are counted at most: what it \
-             allocates through that one is not",
-            api.name()
-        );
-    }
+    say_once!(
+        "this process uses {:?} of a further HIP runtime, and {MOST_RUNTIMES} are counted at most: what it \
+         allocates through that one is not",
+        api.name()
+    );
 }
 
 /// The address that the linker would have given a caller for the name of `api`.
@@ -164,8 +162,9 @@ fn adopt_loaded() {
 /// runtimes make themselves when they set themselves up.
 ///
 /// Programs look up names in all situations. So nothing is done for one without a limit, or where nothing was
-/// loaded, and nothing is called that others interpose before there is a runtime; nor for `RTLD_NEXT` and `RTLD_DEFAULT`, by which allocators and sanitizers find what they
-/// stand in for while they cannot be called themselves.
+/// loaded, and nothing is called that others interpose before there is a runtime; nor for `RTLD_NEXT` and
+/// `RTLD_DEFAULT`, by which allocators and sanitizers find what they stand in for while they cannot be called
+/// themselves.
 pub(crate) fn look_around(has_handle: bool, caller: usize) {
     static SEEN: AtomicU64 = AtomicU64::new(0);
     if !environment::has_limit() && process::account().is_none() {
@@ -292,18 +291,14 @@ fn open_usual() -> Option<Handle> {
 }
 
 static SAID_NO_RUNTIME: AtomicBool = AtomicBool::new(false);
-static SAID_NO_FUNCTION: AtomicBool = AtomicBool::new(false);
-static SAID_ONE_TOO_MANY: AtomicBool = AtomicBool::new(false);
 
 fn first_time(said: &AtomicBool) -> bool {
     !said.swap(true, Ordering::Relaxed)
 }
 
 fn say_missing_function(api: Api) {
-    if first_time(&SAID_NO_FUNCTION) {
-        say!(
-            "the HIP runtime in use has no {:?}; the call returns hipErrorNotInitialized",
-            api.name()
-        );
-    }
+    say_once!(
+        "the HIP runtime in use has no {:?}; the call returns hipErrorNotInitialized",
+        api.name()
+    );
 }
