@@ -9,7 +9,7 @@ mod variables;
 
 use core::ffi::c_int;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -20,9 +20,9 @@ use hipflex_kfd::cu::{
     self, CuError, CuGpu, CuMask, CuRange, Given, MARKER, Machine, Own, Text, Variables,
 };
 
+use crate::by_number::ByNumber;
 use crate::environment;
 use crate::process::Trouble;
-use crate::runtime::{self, MOST_RUNTIMES};
 use crate::settings::{self, FailMode};
 use crate::stderr::say;
 use crate::which_gpu::{self, Identity, Placed, Runtime, Told};
@@ -30,21 +30,12 @@ use variables::{MASK, SKIP_INIT};
 
 pub(crate) use variables::now as variable_now;
 
-/// HIP device numbers whose GPU is remembered; higher ones are looked up every time.
-const REMEMBERED: usize = 128;
-/// In a remembered number's place: not asked yet.
-const UNKNOWN: u16 = 0;
-/// In a remembered number's place: none of the GPUs.
-const NOWHERE: u16 = u16::MAX;
-
 /// What each GPU is given.
 struct Limits {
     gpus: Vec<(CuGpu, Given)>,
     /// How many compute units that is, on each of them.
     used: Vec<u32>,
-    /// For HIP's numbers: index into `gpus` plus 1, or one of the constants above. For each runtime: two copies may
-    /// number devices differently.
-    by_number: [[AtomicU16; REMEMBERED]; MOST_RUNTIMES],
+    by_number: ByNumber,
 }
 
 impl Identity for (CuGpu, Given) {
@@ -99,8 +90,7 @@ pub(crate) fn limit(range: Result<OsString, String>) -> Result<(), Trouble> {
             let limits = Box::new(Limits {
                 used: gpus.iter().map(|(_, given)| given.mask.count()).collect(),
                 gpus,
-                by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] };
-                    MOST_RUNTIMES],
+                by_number: ByNumber::new(),
             });
             LIMITS.store(Box::into_raw(limits), Ordering::Release);
             Ok(())
@@ -234,36 +224,23 @@ fn tell(gpus: &[(CuGpu, Given)]) {
 impl Limits {
     /// The GPU that HIP calls `device`, and how many of its compute units may be used.
     fn of_device(&self, device: c_int) -> Option<(&CuGpu, u32)> {
-        let runtime = runtime::of_this_call().map_or(0, |runtime| runtime.number());
-        let place = usize::try_from(device)
-            .ok()
-            .and_then(|number| self.by_number.get(runtime)?.get(number));
-        let index = match place.map_or(UNKNOWN, |place| place.load(Ordering::Relaxed)) {
-            NOWHERE => return None,
-            UNKNOWN => self.find(device, place)?,
-            known => usize::from(known).checked_sub(1)?,
-        };
+        let index = self.by_number.index(device, || self.find(device))?;
         let (gpu, _) = self.gpus.get(index)?;
         Some((gpu, *self.used.get(index)?))
     }
 
-    /// A native call.
+    /// See [`ByNumber::index`]. A native call.
     #[cold]
-    fn find(&self, device: c_int, place: Option<&AtomicU16>) -> Option<usize> {
+    fn find(&self, device: c_int) -> Option<Option<usize>> {
         // An error of the runtime says nothing of the GPU, so it is not remembered.
         let address = Runtime.address(device)?;
-        let index = match which_gpu::place(&self.gpus, device, address, &Runtime, || self.shown()) {
-            Placed::At(index) => Some(index),
-            Placed::Ambiguous => self.alike(address),
-            Placed::Nowhere => None,
-        };
-        if let Some(place) = place {
-            let mark = index
-                .and_then(|index| u16::try_from(index).ok()?.checked_add(1))
-                .unwrap_or(NOWHERE);
-            place.store(mark, Ordering::Relaxed);
-        }
-        index
+        Some(
+            match which_gpu::place(&self.gpus, device, address, &Runtime, || self.shown()) {
+                Placed::At(index) => Some(index),
+                Placed::Ambiguous => self.alike(address),
+                Placed::Nowhere => None,
+            },
+        )
     }
 
     /// Which GPUs HIP shows, in its order: these are those that ROCr shows, in its. `None`: that is not certain.
@@ -317,7 +294,7 @@ mod tests {
         Limits {
             used: gpus.iter().map(|(_, given)| given.mask.count()).collect(),
             gpus,
-            by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] }; MOST_RUNTIMES],
+            by_number: ByNumber::new(),
         }
     }
 

@@ -10,22 +10,15 @@ use std::str::FromStr;
 use hipflex_kfd::{Bdf, Root, Topology, cu};
 use hipflex_ledger::{GpuKey, GpuSpec, LimitSpec};
 
+use crate::by_number::ByNumber;
 use crate::compute_units::variable_now;
 use crate::environment;
 use crate::helpers;
 use crate::process::Trouble;
-use crate::runtime::{self, MOST_RUNTIMES};
 use crate::settings::FailMode;
 use crate::signals::uncancelled;
 use crate::stderr::{say, say_once};
 use crate::which_gpu::{self, Identity, Placed, Runtime};
-
-/// HIP device numbers whose GPU is remembered; higher ones are looked up every time.
-const REMEMBERED: usize = 128;
-/// In a remembered number's place: not asked yet.
-const UNKNOWN: u16 = 0;
-/// In a remembered number's place: none of our GPUs, as the user was told.
-const UNPLACED: u16 = u16::MAX;
 
 /// A GPU that this process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +49,7 @@ pub(crate) struct Devices {
     source: &'static str,
     /// What becomes of allocations on other devices.
     fail_mode: FailMode,
-    /// Index into `gpus` plus 1, or one of the constants above.
-    /// For each runtime: two copies may number them differently.
-    by_number: [[AtomicU16; REMEMBERED]; MOST_RUNTIMES],
+    by_number: ByNumber,
     /// How many devices HIP shows; 0: not asked yet.
     count: AtomicU16,
 }
@@ -81,7 +72,7 @@ impl Devices {
             gpus,
             source,
             fail_mode,
-            by_number: [const { [const { AtomicU16::new(UNKNOWN) }; REMEMBERED] }; MOST_RUNTIMES],
+            by_number: ByNumber::new(),
             count: AtomicU16::new(0),
         })
     }
@@ -110,15 +101,7 @@ impl Devices {
     /// The index of the GPU that HIP calls `device`; `None` if it is none of ours (the user is told).
     #[inline]
     pub(crate) fn index(&self, device: c_int) -> Option<usize> {
-        let runtime = runtime::of_this_call().map_or(0, |runtime| runtime.number());
-        let place = usize::try_from(device)
-            .ok()
-            .and_then(|n| self.by_number.get(runtime)?.get(n));
-        match place.map_or(UNKNOWN, |place| place.load(Ordering::Relaxed)) {
-            UNPLACED => None,
-            UNKNOWN => self.find_index(device, place),
-            known => usize::from(known).checked_sub(1),
-        }
+        self.by_number.index(device, || self.find_index(device))
     }
 
     /// Whether HIP shows more than one device, or does not say. A native call.
@@ -135,8 +118,9 @@ impl Devices {
         count > 1
     }
 
+    /// See [`ByNumber::index`].
     #[cold]
-    fn find_index(&self, device: c_int, place: Option<&AtomicU16>) -> Option<usize> {
+    fn find_index(&self, device: c_int) -> Option<Option<usize>> {
         // An error of the runtime says nothing of the GPU, so it is not remembered.
         let address = uncancelled(|| pci_address(device))?;
         let found = self.at_address(device, &address);
@@ -158,17 +142,10 @@ impl Devices {
                 self.source
             ),
         }
-        let index = match found {
+        Some(match found {
             Placed::At(index) => Some(index),
             Placed::Ambiguous | Placed::Nowhere => None,
-        };
-        if let Some(place) = place {
-            let mark = index
-                .and_then(|index| u16::try_from(index).ok()?.checked_add(1))
-                .unwrap_or(UNPLACED);
-            place.store(mark, Ordering::Relaxed);
-        }
-        index
+        })
     }
 
     /// The GPU of a device at this address. Native calls.

@@ -45,6 +45,7 @@ compile_error!("libhipflex.so is for x86-64 Linux, as the HIP runtimes are");
 mod account;
 mod allocation;
 mod below;
+mod by_number;
 mod clock;
 mod compute_units;
 mod devices;
